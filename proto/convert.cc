@@ -132,6 +132,20 @@ void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
   const std::optional<Decode> decode = DecodeFromProto(in.decode());
   if (!decode) faults.Add("decode", Unknown(in.decode()));
   out.decode = decode.value_or(Decode::kCpu);
+  switch (in.resident()) {
+    case v1::FeedSpec::RESIDENT_UNSPECIFIED:
+    case v1::FeedSpec::RESIDENT_OFF:
+      out.resident = Resident::kOff;
+      break;
+    case v1::FeedSpec::RESIDENT_ON:
+      out.resident = Resident::kOn;
+      break;
+    case v1::FeedSpec::RESIDENT_AUTO:
+      out.resident = Resident::kAuto;
+      break;
+    default:
+      faults.Add("resident", Unknown(in.resident()));
+  }
 }
 
 // A field that only a newer client knows would be ignored, and the feed would not be what was asked for.
@@ -248,6 +262,8 @@ OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults) 
   CheckText(request.no_gpu_decoder(), kMaxReasonBytes, "no_gpu_decoder", faults);
   out.decodes_on_gpu = request.decodes_on_gpu();
   out.no_gpu_decoder = request.no_gpu_decoder();
+  CheckText(request.no_resident(), kMaxReasonBytes, "no_resident", faults);
+  out.no_resident = request.no_resident();
   return out;
 }
 
@@ -333,6 +349,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.decode == b.decode, "decode");
   add(a.gpu_share == b.gpu_share, "gpu_share");
   add(a.encoded_images == b.encoded_images, "encoded_images");
+  add(a.resident == b.resident, "resident");
   return out;
 }
 

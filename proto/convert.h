@@ -38,6 +38,7 @@ struct OpenFeedArguments {
   uint64_t replaces_session = 0;  // believed in nothing: see FeedOpener
   bool decodes_on_gpu = false;
   std::string no_gpu_decoder = {};  // printable
+  std::string no_resident = {};     // printable
   std::string trace_id = {};        // of the call, not of the message: see TraceIdOf
 };
 
@@ -55,6 +56,7 @@ v1::Cursor ToProto(const Cursor& cursor);
 v1::TensorPlace ToProto(const TensorPlace& place);
 v1::FeedSpec::Backend ToProto(Backend backend);
 v1::FeedSpec::Decode ToProto(Decode decode);
+v1::FeedSpec::Resident ToProto(Resident resident);
 
 // The fields in which two specs differ, as "batch_size, seed"; empty when they are equal.
 std::string DifferingFields(const FeedSpec& a, const FeedSpec& b);

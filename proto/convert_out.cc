@@ -43,6 +43,18 @@ v1::FeedSpec::Decode ToProto(Decode decode) {
   return v1::FeedSpec::DECODE_UNSPECIFIED;
 }
 
+v1::FeedSpec::Resident ToProto(Resident resident) {
+  switch (resident) {
+    case Resident::kOff:
+      return v1::FeedSpec::RESIDENT_OFF;
+    case Resident::kOn:
+      return v1::FeedSpec::RESIDENT_ON;
+    case Resident::kAuto:
+      return v1::FeedSpec::RESIDENT_AUTO;
+  }
+  return v1::FeedSpec::RESIDENT_UNSPECIFIED;
+}
+
 v1::Cursor ToProto(const Cursor& cursor) {
   v1::Cursor out;
   out.set_version(cursor.version);

@@ -167,6 +167,14 @@ void PrintFeeds(const Json& status) {
                 std::to_string(UintField(feed, "id")).c_str(), Printable(decode).c_str());
   }
   for (const Json& feed : rows) {
+    const std::string id = std::to_string(UintField(feed, "id"));
+    if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
+      std::printf("feed %s has its samples in %s of a GPU's memory%s\n", id.c_str(), ByteSize(bytes).c_str(),
+                  feed.value("resident_loading", false) ? ", into which they are being loaded" : "");
+    if (const std::string note = TextField(feed, "resident_note"); !note.empty())
+      std::printf("feed %s has no resident samples: %s\n", id.c_str(), Printable(note).c_str());
+  }
+  for (const Json& feed : rows) {
     const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
     if (producers == 0 && again == 0) continue;
     std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),

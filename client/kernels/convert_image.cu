@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's kernels (this, decode_images.cuh and gather_rows.cuh). This one is launched on the trainer's
-// stream. In: a batch in its slot. Out: the trainer's tensors. It is bound by memory bandwidth: each byte is
-// read once and each element written once. A thread handles four pixels of a row, so that loads have 32 bits
-// where rows allow it and a warp stores whole cache lines.
+// The client's kernels (this, decode_images.cuh, gather_rows.cuh and gather_samples.cuh). This one is
+// launched on the trainer's stream. In: a batch in its slot. Out: the trainer's tensors. It is bound by
+// memory bandwidth: each byte is read once and each element written once. A thread handles four pixels of a
+// row, so that loads have 32 bits where rows allow it and a warp stores whole cache lines.
 #include "client/kernels/convert_image.h"
 #include "client/kernels/copy_words.cuh"
 #include "client/kernels/decode_images.cuh"
 #include "client/kernels/gather_rows.cuh"
+#include "client/kernels/gather_samples.cuh"
 
 namespace pinfeed {
 namespace {

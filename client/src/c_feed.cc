@@ -199,6 +199,7 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.output_count = static_cast<uint32_t>(offer.outputs.size());
     values.left_out = feed->left_out.data();
     values.left_out_count = feed->left_out.size();
+    values.resident_bytes = offer.resident ? offer.resident->bytes : 0;
     return FillStruct(info, values, "pf_feed_info_init");
   });
 }
@@ -289,7 +290,7 @@ pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_
                              " pointers were given, the feed makes " + std::to_string(expected) + " tensors");
     }
     for (uint32_t i = 0; i < output_count; ++i) {
-      const uint64_t bytes = offer.layout.tensors[offer.outputs[i].tensor].sample_bytes;
+      const uint64_t bytes = offer.source().tensors[offer.outputs[i].tensor].sample_bytes;
       if (outputs[i] == nullptr && bytes > 0 && checked->descriptor().samples > 0)
         return InvalidArgument("outputs: the pointer for tensor '" + offer.outputs[i].spec.name +
                                "' is NULL");

@@ -45,7 +45,8 @@ Status ConvertKernel::Load() {
   CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
   const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel,
-                               kDecodeKernel,   kCheckKernel,    kFillKernel};
+                               kDecodeKernel,   kCheckKernel,    kFillKernel,     kSamplesKernel1,
+                               kSamplesKernel2, kSamplesKernel4};
   for (size_t i = 0; i < std::size(names); ++i)
     RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
   int processors = 0;
@@ -76,6 +77,23 @@ Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
   return CudaStatus(device_->driver().cuLaunchKernel(functions_[3], work.samples, 1, 1, kGatherThreads, 1, 1,
                                                      0, stream, parameters, nullptr),
                     "launch pinfeed's kernel for packed rows on GPU " + device_->uuid());
+}
+
+Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const {
+  uint64_t threads = 0;
+  if (work.pixels != nullptr)
+    threads =
+        uint64_t{work.samples} * work.view.height * ((work.view.width + kSamplesPixels - 1) / kSamplesPixels);
+  for (uint32_t i = 0; i < work.copy_count; ++i)
+    threads =
+        std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
+  if (threads == 0) return OkStatus();
+  const uint64_t blocks = std::min((threads + kSamplesThreads - 1) / kSamplesThreads, max_blocks_);
+  void* parameters[] = {const_cast<GatherSamples*>(&work)};  // the driver copies it
+  const CUfunction function = functions_[element_bytes == 1 ? 7 : element_bytes == 2 ? 8 : 9];
+  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
+                                                     kSamplesThreads, 1, 1, 0, stream, parameters, nullptr),
+                    "launch pinfeed's kernel for resident samples on GPU " + device_->uuid());
 }
 
 Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {

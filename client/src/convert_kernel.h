@@ -7,14 +7,15 @@
 #include "client/kernels/convert_image.h"
 #include "client/kernels/decode_images.h"
 #include "client/kernels/gather_rows.h"
+#include "client/kernels/gather_samples.h"
 #include "common/base/result.h"
 #include "common/cuda/device.h"
 
 namespace pinfeed {
 
-// Purpose: launches the kernels that ConvertImage, GatherRows, DecodeImages and FillWords describe. Owns: a
-// share of the device. The loaded module stays for the life of the process, because kernels may still be
-// queued when the last feed is closed. Threads: any.
+// Purpose: launches the kernels that ConvertImage, GatherRows, GatherSamples, DecodeImages and FillWords
+// describe. Owns: a share of the device. The loaded module stays for the life of the process, because kernels
+// may still be queued when the last feed is closed. Threads: any.
 class ConvertKernel {
  public:
   // Returns the kernel of a GPU. Loads it at the first call for that GPU; later calls share it.
@@ -24,6 +25,7 @@ class ConvertKernel {
   // the device's context is current, and every pointer in `work` belongs to that device.
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
   Status Launch(const GatherRows& work, CUstream stream) const;
+  Status Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const;
   // Checks that the pixels were written, unless work.poison is 0, then makes the images.
   Status Launch(const DecodeImages& work, CUstream stream) const;
   Status Launch(const FillWords& work, CUstream stream) const;
@@ -34,8 +36,8 @@ class ConvertKernel {
 
   const std::shared_ptr<const CudaDevice> device_;
   // ConvertImage for elements of 1, 2 and 4 bytes, GatherRows, and those of
-  // decode_images.h: DecodeImages, CheckPixels, FillWords
-  CUfunction functions_[7] = {};
+  // decode_images.h: DecodeImages, CheckPixels, FillWords; then GatherSamples like ConvertImage
+  CUfunction functions_[10] = {};
   uint64_t max_blocks_ = 0;  // of one launch: as many as the GPU runs at once
 };
 

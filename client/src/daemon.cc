@@ -177,6 +177,7 @@ bool HasLaterFields(const v1::FeedSpec& spec) {
   if (!spec.dataset().image().empty() || !spec.dataset().label().empty()) return true;
   if (spec.sample_path() || spec.pad_size() > 0) return true;
   if (IsForGpu(spec.decode()) || spec.has_batcher()) return true;
+  if (spec.resident() > v1::FeedSpec::RESIDENT_OFF) return true;
   return std::any_of(spec.transforms().begin(), spec.transforms().end(), [](const v1::Transform& transform) {
     return transform.resize().interpolation_size() > 0 ||
            transform.random_resized_crop().interpolation_size() > 0;
@@ -210,6 +211,11 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
     message.set_decodes_on_gpu(request.decodes_on_gpu);
     message.set_no_gpu_decoder(ReasonText(request.no_gpu_decoder));
   }
+  const bool resident_auto = message.spec().resident() == v1::FeedSpec::RESIDENT_AUTO;
+  if (resident_auto) {
+    message.set_no_resident(ReasonText(request.no_resident));
+    if (request.resident) message.mutable_spec()->set_resident(ToProto(*request.resident));
+  }
   if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
   message.set_client_name(request.client_name);
   message.set_gpu_uuid(request.gpu_uuid);
@@ -222,15 +228,16 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
-    return FailedPrecondition(
-        "the daemon at " + address +
-        " is too old for decode, interpolation, sample_path, pad, a batcher, or a dataset's image and label: "
-        "it would ignore them; update it");
+    return FailedPrecondition("the daemon at " + address +
+                              " is too old for decode, interpolation, resident, sample_path, pad, a batcher, "
+                              "or a dataset's image and label: "
+                              "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
   const v1::FeedSpec::Backend asked = message.spec().backend();
+  offer.resident_optional = resident_auto;
   offer.host_acceptable = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
   return offer;
 }

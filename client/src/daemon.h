@@ -31,6 +31,9 @@ struct OpenRequest {
   std::string no_gpu_decoder = {};
   // Replaces the spec's decode and gpu_share: what the daemon decided before.
   std::optional<std::pair<Decode, uint32_t>> decode = std::nullopt;
+  // Replaces a spec's resident AUTO in the same way. / Why resident samples cannot be used here.
+  std::optional<Resident> resident = std::nullopt;
+  std::string no_resident = {};
 };
 
 // Whether the spec (JSON) has a decode other than CPU. kInvalidArgument if it is not valid.

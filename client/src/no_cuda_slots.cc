@@ -4,6 +4,7 @@
 #include "client/src/decode_engine.h"
 #include "client/src/device_slots.h"
 #include "client/src/host_pins.h"
+#include "client/src/resident_samples.h"
 
 namespace pinfeed {
 namespace {
@@ -17,6 +18,11 @@ Status WithoutCuda() {
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& /*offer*/, int /*ordinal*/,
                                                     UniqueFd /*fd*/, ReleasePage* /*release_page*/,
                                                     size_t /*release_page_bytes*/) {
+  return WithoutCuda();
+}
+
+Result<std::unique_ptr<ResidentSamples>> MapResidentSamples(const FeedOffer& /*offer*/, int /*ordinal*/,
+                                                            UniqueFd /*fd*/) {
   return WithoutCuda();
 }
 

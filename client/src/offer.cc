@@ -60,7 +60,7 @@ Status CheckReferences(const BatchLayout& layout) {
 
 // Sets a packed or padded output's references, which are the tensors' in the layout.
 Status FollowReferences(FeedOffer& offer, OfferedOutput& output) {
-  const TensorSpec& tensor = offer.layout.tensors[output.tensor].spec;
+  const TensorSpec& tensor = offer.source().tensors[output.tensor].spec;
   const auto find = [&](uint32_t index, std::optional<uint32_t>& reference) {
     for (uint32_t i = 0; i < offer.outputs.size(); ++i) {
       if (offer.outputs[i].tensor != index || offer.outputs[i].image) continue;
@@ -91,14 +91,42 @@ Status CheckPlan(const std::string& name, const OfferedImage& image, const Tenso
   return OkStatus();
 }
 
+// So that all coordinates fit into the kernel's 32 bits.
+Status CheckView(const std::string& name, const SampleView& view) {
+  constexpr uint32_t kMost = 1U << 28;
+  constexpr auto kFarthest = static_cast<int32_t>(kMost);
+  const bool sized = view.source_height < kMost && view.source_width < kMost && view.height < kMost &&
+                     view.width < kMost && view.positions_x < kMost && view.positions_y < kMost &&
+                     view.positions_x > 0 && view.positions_y > 0;
+  const bool near = view.crop_x > -kFarthest && view.crop_x < kFarthest && view.crop_y > -kFarthest &&
+                    view.crop_y < kFarthest;
+  uint32_t crops = 0;
+  bool known =
+      view.border <= static_cast<uint32_t>(BorderMode::kSymmetric) && view.step_count <= kMaxViewSteps;
+  for (uint32_t i = 0; known && i < view.step_count; ++i) {
+    known = view.steps[i].kind >= ViewStep::kFlip && view.steps[i].kind <= ViewStep::kCrop;
+    crops += view.steps[i].kind == ViewStep::kCrop ? 1 : 0;
+  }
+  const bool whole = view.height == view.source_height && view.width == view.source_width;
+  if (!sized || !near || !known || crops > 1 || (crops == 0 && !whole))
+    return Broken(name + " shows an impossible part of its image");
+  return OkStatus();
+}
+
 Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   const OfferedImage& image = *output.image;
   const std::string name = "output '" + output.spec.name + "'";
   const TensorPlace& source = layout.tensors[output.tensor];
   uint64_t pixels = 0;
   uint64_t elements = 0;
-  if ((image.channels != 1 && image.channels != 3) || image.height == 0 || image.width == 0 ||
-      !CheckedMul(image.height, image.width, &pixels) || !CheckedMul(pixels, image.channels, &elements))
+  if (image.view) RETURN_IF_ERROR(CheckView(name, *image.view));
+  if (image.view && (image.view->height != image.height || image.view->width != image.width))
+    return Broken(name + " has another size than its view");
+  const uint64_t height = image.view ? image.view->source_height : image.height;
+  const uint64_t width = image.view ? image.view->source_width : image.width;
+  if (image.height == 0 || image.width == 0) return Broken(name + " is not an image");
+  if ((image.channels != 1 && image.channels != 3) || height == 0 || width == 0 ||
+      !CheckedMul(height, width, &pixels) || !CheckedMul(pixels, image.channels, &elements))
     return Broken(name + " is not an image");
   if (image.plan) {
     RETURN_IF_ERROR(CheckPlan(name, image, source, layout));
@@ -149,10 +177,29 @@ Status CheckDecode(const FeedOffer& offer) {
   return OkStatus();
 }
 
+// Of an offer with resident samples.
+Status CheckResident(FeedOffer& offer) {
+  BatchLayout& layout = offer.resident->layout;
+  uint64_t bytes = 0;
+  if (layout.slot_stride % kTensorAlignment != 0 ||
+      !CheckedAdd(layout.slot_stride, sizeof offer.resident->id, &bytes) || bytes > offer.resident->bytes)
+    return Broken("the id of the resident samples lies outside of their memory");
+  if (const Status checked = CheckLayout(layout); !checked.ok()) return Broken(checked.message());
+  for (const TensorPlace& tensor : layout.tensors)
+    if (tensor.spec.packed()) return Broken("the resident tensor '" + tensor.spec.name + "' is packed");
+  RETURN_IF_ERROR(CheckReferences(layout));
+  const std::vector<TensorPlace>& slot = offer.layout.tensors;
+  if (offer.backend != Backend::kHost || offer.decode != Decode::kCpu || slot.size() != 1 ||
+      slot.front().spec.dtype != DType::kUint32 || !slot.front().spec.shape.empty())
+    return Broken("batches of resident samples are not lists of them in host memory");
+  return OkStatus();
+}
+
 Status CheckOutputs(FeedOffer& offer) {
-  const std::vector<TensorPlace>& tensors = offer.layout.tensors;
+  if (offer.resident) RETURN_IF_ERROR(CheckResident(offer));
+  const std::vector<TensorPlace>& tensors = offer.source().tensors;
   const bool decodes = offer.decode != Decode::kCpu;
-  if (offer.backend == Backend::kHost && !decodes) {
+  if (offer.backend == Backend::kHost && !decodes && !offer.resident) {
     offer.outputs.clear();
     for (uint32_t i = 0; i < tensors.size(); ++i) offer.outputs.push_back({tensors[i].spec, i, {}});
   }
@@ -183,7 +230,10 @@ Status CheckOutputs(FeedOffer& offer) {
     }
     RETURN_IF_ERROR(FollowReferences(offer, output));
     if (output.image) {
-      RETURN_IF_ERROR(CheckImage(output, offer.layout));
+      if (output.image->view.has_value() != offer.resident.has_value())
+        return Broken(name + " and the samples are not both resident");
+      if (offer.resident && output.image->mark) return Broken(name + " has marks that nothing reads");
+      RETURN_IF_ERROR(CheckImage(output, offer.source()));
     } else if (output.spec.dtype != tensor.dtype || output.spec.shape != tensor.shape) {
       return Broken(name + " is not of the type and shape of the tensor it is made of");
     }
@@ -256,7 +306,12 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
                               DecodeText(now.decode, now.gpu_share) + ", before " +
                               DecodeText(before.decode, before.gpu_share) + "); open a new feed");
   }
-  if (before.layout.tensors != now.layout.tensors || before.layout.batch_size != now.layout.batch_size) {
+  if (before.resident.has_value() != now.resident.has_value()) {
+    return FailedPrecondition(std::string("the daemon came back with samples that are ") +
+                              (now.resident ? "" : "not ") + "resident, other than before; open a new feed");
+  }
+  if (before.source().tensors != now.source().tensors || before.layout.tensors != now.layout.tensors ||
+      before.layout.batch_size != now.layout.batch_size) {
     return FailedPrecondition(
         "the daemon came back with other tensors than this feed was opened with (was it upgraded?); open a "
         "new feed");

@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
+#include "common/spec/sample_view.h"
 #include "common/spec/tensor_spec.h"
 #include "common/wire/shared_page.h"
 
@@ -27,17 +28,27 @@ struct OfferedImage {
   std::vector<uint32_t> table;   // 256 * channels entries
   // Index of the tensor of per-sample ImagePlans. Set: the slot has packed bytes, which are decoded.
   std::optional<uint32_t> plan;
+  std::optional<SampleView> view;  // of a resident image
 
   // Of one sample.
   uint64_t PixelBytes() const { return uint64_t{height} * width * channels; }
 };
+
+// The samples of a feed in memory of the caller's GPU (pinfeed.v1.ResidentOffer).
+struct OfferedResident {
+  std::array<std::byte, 16> id{};  // at slot_stride in the arena
+  uint64_t bytes = 0;              // of the arena
+  BatchLayout layout;              // one slot with all samples as one batch
+};
+// In an index of the slot: the sample's image is made of zeros.
+inline constexpr uint32_t kZeroIndex = uint32_t{1} << 31;
 
 // An output, made of a slot's tensor. On the host, unless a GPU decodes, there is one per tensor, without
 // `image`. The rows of a
 // packed output lie in the order of the samples, without gaps.
 struct OfferedOutput {
   TensorSpec spec;      // extents and lengths are indexes of outputs
-  uint32_t tensor = 0;  // index into the layout
+  uint32_t tensor = 0;  // index into FeedOffer::source()
   std::optional<OfferedImage> image;
   bool is_extents = false;  // written together with the packed output that has these extents
 };
@@ -47,7 +58,9 @@ struct OfferedOutput {
 // kMaxSlots; 3. names of tensors and of outputs are distinct and not empty; 4. each output fits its tensor;
 // 5. extents are the indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one
 // tensor; 6. at most one image is decoded, on the host only, each of its samples has at least the bytes of
-// its pixels, and no other output is made of the encoded bytes, their extents or their plans.
+// its pixels, and no other output is made of the encoded bytes, their extents or their plans; 7. with
+// resident samples, the slots are on the host and have one tensor, of indexes; no tensor of the samples is
+// packed, and an image of them has a usable view.
 struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};
@@ -74,6 +87,10 @@ struct FeedOffer {
   bool zero_bad_samples = false;             // what becomes of images that cannot be decoded
   std::optional<uint32_t> sample_id_tensor;  // which they keep
 
+  std::optional<OfferedResident> resident;
+  std::string resident_note;       // why AUTO became OFF
+  bool resident_optional = false;  // the spec's resident is AUTO
+
   std::string fingerprint;
   uint64_t dataset_samples = 0;
   uint64_t batches_per_epoch = 0;
@@ -84,7 +101,9 @@ struct FeedOffer {
   // The output whose image this process decodes on its GPU; null: none.
   const OfferedOutput* Decoded() const;
   // Whether the batches come on the GPU.
-  bool OnGpu() const { return backend != Backend::kHost || Decoded() != nullptr; }
+  bool OnGpu() const { return backend != Backend::kHost || Decoded() != nullptr || resident; }
+  // The tensors of which the outputs are made.
+  const BatchLayout& source() const { return resident ? resident->layout : layout; }
 };
 
 // Fills in slot_bytes and checks the tensors: their names are distinct and not empty, and every sample lies

@@ -25,8 +25,29 @@ Backend BackendOf(v1::FeedSpec::Backend backend) {
   }
 }
 
-// Copied unchecked: CheckOffer validates it.
-OfferedOutput OutputOf(const v1::OutputTensor& message) {
+// Copied unchecked: CheckOffer validates it, but for lists, whose lengths are checked here.
+Result<SampleView> ViewOf(const v1::SampleView& message, uint32_t height, uint32_t width) {
+  SampleView view{};
+  if (message.fill_size() != 3 || message.steps_size() > static_cast<int>(kMaxViewSteps))
+    return Internal("the daemon's offer is unusable: a view of an image has too many steps or values");
+  view.seed = message.seed();
+  view.source_height = message.source_height();
+  view.source_width = message.source_width();
+  view.height = height;
+  view.width = width;
+  view.crop_x = message.crop_x();
+  view.crop_y = message.crop_y();
+  view.positions_x = message.positions_x();
+  view.positions_y = message.positions_y();
+  view.border = message.border();
+  std::copy(message.fill().begin(), message.fill().end(), view.fill);
+  for (const v1::SampleView::Step& step : message.steps())
+    view.steps[view.step_count++] = {step.p(), step.transform(), static_cast<uint32_t>(step.kind())};
+  return view;
+}
+
+// As the above.
+Result<OfferedOutput> OutputOf(const v1::OutputTensor& message) {
   const auto layout = [](v1::FeedSpec::ImageLayout l) {
     return l == v1::FeedSpec::HWC ? ImageLayout::kHwc : ImageLayout::kChw;
   };
@@ -46,7 +67,34 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
   if (ops.mark_tensor() != 0) image.mark = ops.mark_tensor() - 1;
   if (ops.plan_tensor() != 0) image.plan = ops.plan_tensor() - 1;
   image.table.assign(ops.table().begin(), ops.table().end());
+  if (ops.has_view()) {
+    ASSIGN_OR_RETURN(image.view, ViewOf(ops.view(), image.height, image.width));
+  }
   return output;
+}
+
+Result<std::vector<TensorPlace>> PlacesOf(
+    const google::protobuf::RepeatedPtrField<v1::TensorPlace>& tensors) {
+  std::vector<TensorPlace> places;
+  for (const v1::TensorPlace& tensor : tensors) {
+    Result<TensorPlace> place = FromProto(tensor);
+    if (!place.ok()) return Internal("the daemon's offer is unusable: " + place.status().message());
+    places.push_back(std::move(place).value());
+  }
+  return places;
+}
+
+Result<OfferedResident> ResidentOf(const v1::ResidentOffer& message) {
+  OfferedResident resident;
+  if (message.id().size() != resident.id.size()) return Internal("the daemon's resident samples have no id");
+  std::memcpy(resident.id.data(), message.id().data(), resident.id.size());
+  resident.bytes = message.bytes();
+  resident.layout.slot_stride = message.id_offset();
+  if (message.samples() == 0 || message.samples() >= kZeroIndex)
+    return Internal("the daemon offers " + std::to_string(message.samples()) + " resident samples");
+  resident.layout.batch_size = static_cast<uint32_t>(message.samples());
+  ASSIGN_OR_RETURN(resident.layout.tensors, PlacesOf(message.tensors()));
+  return resident;
 }
 
 }  // namespace
@@ -65,11 +113,7 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   offer.lifeline_path = response.lifeline_path();
   offer.layout.batch_size = response.batch_size();
   offer.layout.slot_stride = response.arena().slot_stride();
-  for (const v1::TensorPlace& tensor : response.tensors()) {
-    Result<TensorPlace> place = FromProto(tensor);
-    if (!place.ok()) return Internal("the daemon's offer is unusable: " + place.status().message());
-    offer.layout.tensors.push_back(std::move(place).value());
-  }
+  ASSIGN_OR_RETURN(offer.layout.tensors, PlacesOf(response.tensors()));
   offer.slot_count = response.arena().slot_count();
   offer.arena_bytes = response.arena().bytes();
   offer.backend = BackendOf(response.arena().backend());
@@ -83,7 +127,14 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   offer.start = std::move(start).value();
   offer.classes = {response.classes().begin(), response.classes().end()};
   offer.left_out = {response.left_out().begin(), response.left_out().end()};
-  for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
+  for (const v1::OutputTensor& message : response.outputs()) {
+    ASSIGN_OR_RETURN(OfferedOutput output, OutputOf(message));
+    offer.outputs.push_back(std::move(output));
+  }
+  if (response.has_resident()) {
+    ASSIGN_OR_RETURN(offer.resident, ResidentOf(response.resident()));
+  }
+  offer.resident_note = response.resident_note();
   const v1::DecodeOffer& decode = response.decode();
   const std::optional<Decode> decoded = DecodeFromProto(decode.decode());
   if (!decoded) return Internal("the daemon decodes in a way that this library does not know");

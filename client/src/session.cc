@@ -27,11 +27,13 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
                                                  Unusable* unusable) {
   *unusable = Unusable::kNothing;
   std::vector<UniqueFd> fds;
-  const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
+  const size_t fd_count = offer.resident                       ? kLifelineFdsResident
+                          : offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice
+                                                               : kLifelineFdsHost;
   ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Attach(offer.lifeline_path, LifelineKind::kHello, offer.token,
                                                        fd_count, deadline, &fds));
-  bool backend_unusable = false;
-  Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, &backend_unusable);
+  bool memory_unusable = false;
+  Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, &memory_unusable);
   if (memory.ok()) {
     std::shared_ptr<Session> session(
         new Session(std::move(offer), ordinal, std::move(lifeline), *std::move(memory)));
@@ -42,10 +44,10 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
     return decoding;
   }
   // The handles of a daemon that died are invalid, even if its sockets are not closed yet.
-  if (backend_unusable &&
+  if (memory_unusable &&
       lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding)))
     return Unavailable("the daemon went away: " + memory.status().message());
-  if (backend_unusable) *unusable = Unusable::kBackend;
+  if (memory_unusable) *unusable = offer.resident ? Unusable::kResident : Unusable::kBackend;
   // Nothing stays mapped.
   lifeline.SayBye();
   lifeline.WaitForHangUp(deadline);
@@ -57,7 +59,8 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory 
       lifeline_(std::move(lifeline)),
       pages_(offer_, lifeline_, std::move(memory.publish), std::move(memory.release),
              std::move(memory.doorbell)),
-      slots_(offer_, ordinal, std::move(memory.arena), std::move(memory.device)) {}
+      slots_(offer_, ordinal, std::move(memory.arena), std::move(memory.device)),
+      resident_(std::move(memory.resident)) {}
 
 Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine) {
   if (offer_.Decoded() == nullptr) return OkStatus();
@@ -81,6 +84,7 @@ Session::~Session() {
   // session.
   if (!fork_guard_.InCreatorProcess()) {
     (void)decoded_.release();
+    (void)resident_.release();
     slots_.Abandon();
     return;
   }
@@ -89,8 +93,13 @@ Session::~Session() {
 }
 
 bool Session::Unmap(SteadyTime deadline) {
-  Status unmapped = decoded_ != nullptr ? decoded_->Stop(deadline) : OkStatus();
+  Status unmapped = resident_ != nullptr ? resident_->Unmap(deadline) : OkStatus();
+  if (!unmapped.ok())
+    (void)resident_.release();
+  else if (decoded_ != nullptr)
+    unmapped = decoded_->Stop(deadline);
   if (unmapped.ok()) {
+    resident_.reset();
     decoded_.reset();
     unmapped = slots_.Unmap(deadline);
   } else {
@@ -152,10 +161,16 @@ Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   return OkStatus();
 }
 
+Status Session::WriteOnHost(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+  if (decoded_ != nullptr) return decoded_->Write(batch, outputs, stream);
+  if (resident_ == nullptr) return slots_.CopyTo(outputs, batch);
+  const std::byte* const list = slots_.address(batch.slot) + offer_.layout.tensors.front().offset;
+  return resident_->Write({list, batch.samples * sizeof(uint32_t)}, batch.epoch, outputs, stream);
+}
+
 Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
   if (slots_.on_device() == nullptr) {
-    RETURN_IF_ERROR(decoded_ != nullptr ? decoded_->Write(batch, outputs, stream)
-                                        : slots_.CopyTo(outputs, batch));
+    RETURN_IF_ERROR(WriteOnHost(batch, outputs, stream));
     pages_.Release(batch);
     return OkStatus();
   }

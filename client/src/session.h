@@ -24,10 +24,11 @@ namespace pinfeed {
 class Session {
  public:
   // What of an offer does not work in this process, where another offer may.
-  enum class Unusable : uint8_t { kNothing, kBackend, kDecoder };
+  enum class Unusable : uint8_t { kNothing, kBackend, kDecoder, kResident };
   // Connects the lifeline, then maps and verifies everything; a device arena on the caller's GPU `ordinal`.
   // On an error nothing stays mapped, and the daemon reclaims its memory. Sets `unusable` to kBackend if
-  // mapping or checking a device arena failed, and to kDecoder if there is too little memory to decode.
+  // mapping or checking a device arena failed, to kResident if those of resident samples did, and to kDecoder
+  // if there is too little memory to decode.
   // Precondition: the offer passed CheckOffer.
   // `engine`: decodes the images of such an offer (FeedOffer::Decoded); else it may be null.
   static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal,
@@ -60,10 +61,10 @@ class Session {
   // the host at once. On an error the slot is not returned.
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
 
-  // Of a batch that was just taken: see SessionSlots::Pin. Not for images that are decoded here: their
-  // bytes are copied.
+  // Of a batch that was just taken: see SessionSlots::Pin. Not for images that are decoded here, nor for
+  // lists of resident samples: their bytes are copied.
   void Pin(uint32_t slot) {
-    if (decoded_ == nullptr) slots_.Pin(slot);
+    if (decoded_ == nullptr && resident_ == nullptr) slots_.Pin(slot);
   }
 
   bool HungUp() const { return lifeline_.HungUp(); }
@@ -78,6 +79,7 @@ class Session {
  private:
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory memory);
   Status StartDecoding(std::shared_ptr<DecodeEngine> engine);
+  Status WriteOnHost(const BatchDescriptor& batch, void* const* outputs, void* stream);
   // Unmaps all memory once the GPU no longer needs it. Returns false if the GPU still does at `deadline`, or
   // cannot say because its context is broken; the memory then stays mapped until the process ends.
   bool Unmap(SteadyTime deadline);
@@ -86,7 +88,8 @@ class Session {
   const ForkGuard fork_guard_;
   Lifeline lifeline_;
   SessionPages pages_;
-  SessionSlots slots_;  // after the pages: a GPU writes to the release page
+  SessionSlots slots_;                         // after the pages: a GPU writes to the release page
+  std::unique_ptr<ResidentSamples> resident_;  // of which the batches are lists; null: they are complete
   std::unique_ptr<DecodedBatches> decoded_;
 };
 

@@ -12,7 +12,7 @@ namespace pinfeed {
 namespace {
 
 // Indexes of the descriptors in the welcome, as common/wire/shared_page.h lists them.
-enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
+enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd, kResidentFd };
 
 Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, bool populate,
                            const char* name) {
@@ -53,7 +53,7 @@ Status BrokenSession(const std::string& what) {
 }
 
 Result<SessionMemory> MapSessionMemory(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds,
-                                       bool* backend_unusable) {
+                                       bool* memory_unusable) {
   SessionMemory memory;
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
   memory.doorbell = std::move(fds[kDoorbellFd]);
@@ -67,13 +67,19 @@ Result<SessionMemory> MapSessionMemory(const FeedOffer& offer, int ordinal, std:
     const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
     // Not populated: that would delay the first batch for pages that are needed later.
     ASSIGN_OR_RETURN(memory.arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
+    if (!offer.resident) return memory;
+    Result<std::unique_ptr<ResidentSamples>> resident =
+        MapResidentSamples(offer, ordinal, std::move(fds[kResidentFd]));
+    *memory_unusable = !resident.ok();
+    if (!resident.ok()) return resident.status().WithContext("resident samples");
+    memory.resident = *std::move(resident);
     return memory;
   }
   auto* const page = reinterpret_cast<ReleasePage*>(memory.release.data());
   UniqueFd fd = offer.backend == Backend::kVmmFd ? std::move(fds[kArenaFd]) : UniqueFd();
   Result<std::unique_ptr<DeviceSlots>> slots =
       MapDeviceSlots(offer, ordinal, std::move(fd), page, kReleasePageBytes);
-  *backend_unusable = !slots.ok();
+  *memory_unusable = !slots.ok();
   if (!slots.ok()) return slots.status();
   memory.device = *std::move(slots);
   return memory;

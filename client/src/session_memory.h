@@ -9,6 +9,7 @@
 
 #include "client/src/device_slots.h"
 #include "client/src/offer.h"
+#include "client/src/resident_samples.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
 #include "common/os/memfd.h"
@@ -22,13 +23,14 @@ struct SessionMemory {
   UniqueFd doorbell;
   Mapping arena;                        // on the host
   std::unique_ptr<DeviceSlots> device;  // on a device
+  std::unique_ptr<ResidentSamples> resident;
 };
 
 // Checks and maps everything; a device arena on the caller's GPU `ordinal`. On an error nothing stays mapped.
-// Sets `backend_unusable` if mapping or checking a device arena failed. Precondition: the offer passed
-// CheckOffer, and `fds` are all that its backend has.
+// Sets `memory_unusable` if mapping or checking a device arena, or resident samples, failed. Precondition:
+// the offer passed CheckOffer, and `fds` are all that its backend has.
 Result<SessionMemory> MapSessionMemory(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds,
-                                       bool* backend_unusable);
+                                       bool* memory_unusable);
 
 // kInternal: what the daemon wrote into the session's memory is impossible.
 Status BrokenSession(const std::string& what);

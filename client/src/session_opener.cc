@@ -87,6 +87,7 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
     request.failed_backends = failed_backends_;
     request.decodes_on_gpu = decoder_ != nullptr;
     request.no_gpu_decoder = no_decoder_;
+    request.no_resident = no_resident_;
     Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline, &stopping_);
     if (!offered.ok()) return WithGpuError(offered.status());
     const FeedOffer& offer = *offered;
@@ -99,6 +100,7 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
       if (before == nullptr) WarnOfFallback(offer);
       // What the daemon decided once is asked for from now on, of any daemon.
       options_.request.decode = {offer.decode, offer.gpu_share};
+      options_.request.resident = offer.resident ? Resident::kOn : Resident::kOff;
       return session;
     }
     if (before != nullptr || !GiveUp(unusable, offer, session.status())) return session.status();
@@ -113,6 +115,10 @@ bool SessionOpener::GiveUp(Session::Unusable what, const FeedOffer& offer, const
       if (offer.decode != Decode::kAuto) return false;
       decoder_ = nullptr;
       no_decoder_ = why.message();
+      return true;
+    case Session::Unusable::kResident:
+      if (!offer.resident_optional || !no_resident_.empty()) return false;
+      no_resident_ = why.message();
       return true;
     case Session::Unusable::kBackend:
       break;
@@ -146,6 +152,10 @@ void SessionOpener::WarnOfFallback(const FeedOffer& offer) const {
     ClientLog(PF_LOG_WARNING, "images are decoded by the CPU, not by the GPU: " + offer.decode_note +
                                   " (the daemon at " + options_.address +
                                   "); give decode \"cpu\" or \"gpu\" instead of auto to choose");
+  }
+  if (!offer.resident_note.empty()) {
+    ClientLog(PF_LOG_WARNING, "samples are not kept on the GPU: " + offer.resident_note + " (the daemon at " +
+                                  options_.address + "); require it to make this an error, or leave it off");
   }
   if (offer.fallback.empty()) return;
   const std::string where = offer.backend == Backend::kHost

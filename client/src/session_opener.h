@@ -70,7 +70,8 @@ class SessionOpener {
   SessionOptions options_;
   const ForkGuard fork_guard_;
   std::shared_ptr<DecodeEngine> decoder_;
-  std::string no_decoder_;  // why there is none, if one was asked for
+  std::string no_decoder_;   // why there is none, if one was asked for
+  std::string no_resident_;  // why resident samples cannot be used here
   std::vector<std::pair<Backend, std::string>> failed_backends_;
   bool stopping_ = false;  // the daemon last tried said that it is stopping
 };

@@ -29,6 +29,8 @@ enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
 // Where the feed's JPEG images are decoded: by the workers, by the trainer's GPU, or some by each.
 enum class Decode { kCpu, kGpu, kAuto };
+// Whether the samples are kept in the memory of the trainer's GPU: no, only so, or if that is possible.
+enum class Resident { kOff, kOn, kAuto };
 inline constexpr uint32_t kWholeShare = 1000;  // a share of all samples, which is counted per mille
 
 // The tensor (int64, []) of the samples' indexes in the dataset.
@@ -103,6 +105,7 @@ struct FeedSpec {
   // Of a produced dataset: the most images of a batch that its producers hand over as files; 0: none.
   uint32_t encoded_images = 0;
   std::optional<BatcherSpec> batcher;  // then the dataset is empty, and the group is the batcher's name
+  Resident resident = Resident::kOff;
   bool operator==(const FeedSpec&) const = default;
 };
 

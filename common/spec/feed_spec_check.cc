@@ -117,6 +117,7 @@ void RefuseDatasetOptions(const FeedSpec& spec, const char* why, Faults& faults)
   refuse(spec.sample_path, "sample_path");
   refuse(!spec.pad.empty(), "pad");
   refuse(spec.decode != Decode::kCpu, "decode");
+  refuse(spec.resident != Resident::kOff, "resident");
 }
 
 // What the daemon does with samples needs samples that it reads itself, or images.
@@ -219,6 +220,18 @@ void CheckDecode(const FeedSpec& spec, Faults& faults) {
   }
 }
 
+void CheckResident(const FeedSpec& spec, Faults& faults) {
+  if (spec.resident != Resident::kOn) return;
+  if (spec.backend != Backend::kAuto && spec.backend != Backend::kVmmFd) {
+    faults.Add(
+        "resident",
+        "is not possible with this backend: trainers share the samples in memory of their GPU that they "
+        "can only read, which only the backend VMM_FD gives; use VMM_FD or AUTO");
+  }
+  if (spec.decode != Decode::kCpu)
+    faults.Add("resident", "keeps decoded images, so the decode must be CPU: each image is decoded once");
+}
+
 bool Holds(const std::vector<std::string>& names, size_t count, const std::string& name) {
   const auto end = names.begin() + static_cast<std::ptrdiff_t>(count);
   return std::find(names.begin(), end, name) != end;
@@ -266,10 +279,12 @@ bool MayShareFeed(const FeedSpec& a, const FeedSpec& b) {
   const auto is_open = [](const FeedSpec& spec) {
     return spec.decode == Decode::kAuto && spec.gpu_share == 0;
   };
-  if (!is_open(a) && !is_open(b)) return a == b;
   FeedSpec decided = a;
-  decided.decode = b.decode;
-  decided.gpu_share = b.gpu_share;
+  if (is_open(a) || is_open(b)) {
+    decided.decode = b.decode;
+    decided.gpu_share = b.gpu_share;
+  }
+  if (a.resident == Resident::kAuto || b.resident == Resident::kAuto) decided.resident = b.resident;
   return decided == b;
 }
 
@@ -301,6 +316,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
   }
   CheckSharing(spec, faults);
   CheckDecode(spec, faults);
+  CheckResident(spec, faults);
   CheckEncodedImages(spec, faults);
   if (spec.dataset.produced) CheckProducedFeed(spec, faults);
 }

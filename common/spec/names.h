@@ -36,6 +36,19 @@ constexpr const char* SharingName(Sharing sharing) {
   return "unknown";
 }
 
+// "off", "on", "auto". Static lifetime.
+constexpr const char* ResidentName(Resident resident) {
+  switch (resident) {
+    case Resident::kOff:
+      return "off";
+    case Resident::kOn:
+      return "on";
+    case Resident::kAuto:
+      return "auto";
+  }
+  return "unknown";
+}
+
 // "cpu", "gpu", "auto". Static lifetime.
 constexpr const char* DecodeName(Decode decode) {
   switch (decode) {

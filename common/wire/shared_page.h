@@ -165,9 +165,10 @@ static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenByte
               sizeof(MemoryRequest) == kTokenBytes && sizeof(BatcherMessage) == kTokenBytes);
 
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
-// the host backend, the arena memfd. A producer's: the arena memfd. A batcher's client's or
-// consumer's: its memory.
+// the host backend, the arena memfd; behind it, with resident samples, their device memory. A producer's: the
+// arena memfd. A batcher's client's or consumer's: its memory.
 inline constexpr size_t kLifelineFdsHost = 4;
+inline constexpr size_t kLifelineFdsResident = 5;
 inline constexpr size_t kLifelineFdsDevice = 3;
 inline constexpr size_t kLifelineFdsProducer = 1;
 

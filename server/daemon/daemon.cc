@@ -143,11 +143,11 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(
-      FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->one_off_memory, *parts_->workers,
-                        *parts_->readers, parts_->feeds, *parts_->sessions, config.default_slots,
-                        parts_->devices.get(), parts_->tracer, parts_->cache ? &*parts_->cache : nullptr,
-                        [this] { return parts_->datasets->cache.options()->allowed_roots; }});
+  parts_->opener.emplace(FeedOpener::Parts{
+      *parts_->pool, *parts_->host_quarantine, *parts_->one_off_memory, *parts_->workers, *parts_->readers,
+      parts_->feeds, *parts_->sessions, config.default_slots, parts_->devices.get(), parts_->tracer,
+      parts_->cache ? &*parts_->cache : nullptr,
+      [this] { return parts_->datasets->cache.options()->allowed_roots; }, &parts_->residents});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
       *parts_->callers, *parts_->opener, parts_->datasets->cache, parts_->datasets->opener,
@@ -171,6 +171,7 @@ Status Daemon::Create() {
   // From here on, threads run and the sockets are served.
   parts_->workers->Start();
   parts_->feeds.Start();
+  parts_->residents.Start();
   RETURN_IF_ERROR(parts_->lifelines->Start());
   parts_->guard->Start();
   if (parts_->admin_endpoint) parts_->admin_endpoint->Start();
@@ -289,6 +290,7 @@ void Daemon::Stop() {
       parts_->sessions->Depart(session, {DepartureReason::kDaemonStops});
   }
   parts_->feeds.Stop();
+  parts_->residents.Stop();
   if (parts_->readers) parts_->readers->Stop();
   if (parts_->workers) parts_->workers->Stop();
   CloseDatasets();

@@ -10,6 +10,7 @@ namespace pinfeed {
 std::vector<OngoingOperation> DaemonParts::Operations() const {
   std::vector<OngoingOperation> all;
   if (auto reaper = feeds.CurrentOperation()) all.push_back(*std::move(reaper));
+  if (auto freeing = residents.CurrentOperation()) all.push_back(*std::move(freeing));
   for (DatasetOpener::Operation& operation : datasets->opener.RunningOperations())
     all.push_back(
         {DatasetOpener::kThreadName, std::move(operation.what), operation.since, WaitsFor::kStorage});

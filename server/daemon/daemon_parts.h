@@ -13,6 +13,7 @@
 #include "server/dataset/dataset_cache.h"
 #include "server/dataset/index_store.h"
 #include "server/loading/progress_check.h"
+#include "server/loading/resident_table.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/host_memory_quarantine.h"
@@ -94,6 +95,7 @@ struct DaemonParts {
   std::optional<WorkerPool> readers;  // started with the first feed of a remote dataset
   std::optional<ProgressCheck> progress;
   std::unique_ptr<Datasets> datasets;
+  ResidentTable residents;
   FeedTable feeds;
   std::optional<SessionTable> sessions;
   std::unique_ptr<LifelineServer> lifelines;

@@ -38,6 +38,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   uint64_t id() const { return parts_.id; }
   const FeedSpec& spec() const { return parts_.spec; }
   const std::string& decode_note() const { return parts_.decode_note; }
+  const std::string& resident_note() const { return parts_.resident_note; }
   const BatchLayout& layout() const { return parts_.layout; }
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }

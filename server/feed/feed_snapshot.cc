@@ -8,6 +8,7 @@
 #include "common/spec/names.h"
 #include "server/feed/batch_cycle.h"
 #include "server/loading/producer_group.h"
+#include "server/loading/resident_data.h"
 
 namespace pinfeed {
 namespace {
@@ -80,6 +81,11 @@ FeedSnapshot BatchCycle::Snapshot() {
   snapshot.sharing = parts_.spec.sharing;
   snapshot.decode = DecodeText(parts_.spec.decode, parts_.spec.gpu_share);
   snapshot.on_device = parts_.arena->backend() != Backend::kHost;
+  snapshot.resident_note = parts_.resident_note;
+  if (const std::shared_ptr<ResidentData> resident = parts_.producer->resident()) {
+    snapshot.resident_bytes = resident->arena().mapped_bytes();
+    snapshot.resident_loading = !resident->loaded();
+  }
   snapshot.state = kPhases[static_cast<size_t>(phase_)];
   snapshot.error = error_;
   snapshot.slots_free = slots_.CountIn(SlotState::kFree);

@@ -27,7 +27,11 @@ struct FeedSnapshot {
   Sharing sharing = Sharing::kExclusive;
   bool on_device = false;
   std::string decode;  // DecodeText
-  std::string state;   // "waiting" (for its group), "running", "draining", "ended", "failed"
+  uint64_t resident_bytes =
+      0;  // of the samples on the GPU, which other feeds may share; 0: they are not there
+  bool resident_loading = false;
+  std::string resident_note;  // FeedParts::resident_note
+  std::string state;          // "waiting" (for its group), "running", "draining", "ended", "failed"
   Status error;
   uint64_t epoch = 0;        // of the batch published last
   uint64_t batch_index = 0;  // of the same batch, in its epoch

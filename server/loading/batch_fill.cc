@@ -163,7 +163,8 @@ bool BatchFill::Conclude() {
   result.samples = delivered_samples_;
   if (!bad.empty()) {
     const BatchSamples ids = context_.sampler.SamplesOf(plan_);
-    for (const auto& [index, status] : bad) result.bad.push_back({ids[index], status.message()});
+    for (const auto& [index, status] : bad)
+      result.bad.push_back({ids[index], status.message(), status.code()});
   }
   if (!bad.empty() && result.status.ok()) {
     switch (context_.on_bad_sample) {

@@ -29,6 +29,7 @@ namespace pinfeed {
 struct BadSampleNote {
   uint64_t sample_id = 0;
   std::string reason;
+  Code code = Code::kDataLoss;
 };
 
 // What became of a batch's samples.

@@ -24,6 +24,8 @@ namespace pinfeed {
 
 class BatcherQueue;
 class ProducerGroup;
+class ResidentData;
+struct ResidentPlan;
 
 // Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
 // request that is cancelled still has to be completed, which confirms that nothing writes any more. Owns: a
@@ -149,6 +151,10 @@ class BatchProducer {
   virtual std::shared_ptr<ProducerGroup> processes() const { return nullptr; }
   // What client processes submit to it; null: it has no clients.
   virtual std::shared_ptr<BatcherQueue> requests() const { return nullptr; }
+  // The samples on the client's GPU of which the batches are lists, and what is made of them; null: they are
+  // not there.
+  virtual std::shared_ptr<ResidentData> resident() const { return nullptr; }
+  virtual const ResidentPlan* resident_plan() const { return nullptr; }
   // The memory that these processes fill, laid out as the feed's arena; null: the arena itself.
   virtual const Arena* staging() const { return nullptr; }
 };

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <optional>
 
+#include "common/base/sample_random.h"
 #include "server/loading/sample_buffers.h"
-#include "server/order/random.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/gpu_plan.h"
 

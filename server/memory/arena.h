@@ -85,6 +85,10 @@ class Arena {
   using Done = std::function<void(Status, CopyTime)>;
   virtual void Deliver(const Piece& piece, const SlotRange& range, Done done) = 0;
 
+  // Frees what only filling takes. Nothing is filled or delivered afterwards. Precondition: every `done` was
+  // called, the last one perhaps by the caller.
+  virtual void EndFilling() {}
+
   // Set while no slot is free and the reader waits for releases. On the host this does nothing, because
   // clients signal releases with the doorbell. A GPU cannot do that, so the arena polls: it calls the reader
   // repeatedly from another thread. Any thread; does not block, and is called under the feed's lock.

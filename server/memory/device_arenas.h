@@ -68,6 +68,9 @@ class DeviceArenas {
   // of a broadcast accepts clients on every GPU. The memory is charged to the user, within the user's limits.
   virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
                                               const BatchLayout& layout, uint32_t slot_count, uid_t user) = 0;
+  // An arena of one slot that is filled once and that clients on that GPU map for reading only (kVmmFd).
+  virtual Result<std::unique_ptr<Arena>> MakeResident(const std::string& gpu_uuid, const BatchLayout& layout,
+                                                      uid_t user) = 0;
   // Checks that the daemon could detect the end of the process's work on that GPU, which cuda-ipc requires.
   // kFailedPrecondition says why it could not. kResourceExhausted: too much memory of dead clients is in
   // quarantine. May block briefly.

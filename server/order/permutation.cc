@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/order/permutation.h"
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <utility>
@@ -103,6 +104,15 @@ uint64_t Permutation::operator()(uint64_t index) const {
     index = (left << half_bits_) | right;
   } while (index >= n_);
   return index < 2 ? index ^ swap_ : index;
+}
+
+void Permutation::CopyTo(uint64_t first, std::span<uint32_t> values) const {
+  PF_CHECK(first <= n_ && values.size() <= n_ - first, "indexes outside the permutation");
+  if (!list_.empty()) {
+    std::ranges::copy(std::span(list_).subspan(first, values.size()), values.begin());
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint32_t>((*this)(first + i));
 }
 
 // The rounds of operator() backwards, until the value is an index again.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pinfeed {
@@ -29,6 +30,9 @@ class Permutation {
 
   // Precondition: index < n. The expected number of applications of the network is below 4.
   uint64_t operator()(uint64_t index) const;
+  // Of the indexes from `first` on, which is faster than one by one. Preconditions: first + values.size() <=
+  // n; n - 1 fits 32 bits.
+  void CopyTo(uint64_t first, std::span<uint32_t> values) const;
   // The index at which `value` stands; takes as long. Preconditions: value < n; made with Inverse::kYes.
   uint64_t PositionOf(uint64_t value) const;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,18 @@ class Sampler::Orders {
   Mutex mutex_;
   std::array<Entry, 2> recent_ PF_GUARDED_BY(mutex_);  // most recent first
 };
+
+void BatchSamples::CopyTo(uint32_t first, std::span<uint32_t> ids) const {
+  // A batch may go on at the epoch's start.
+  for (uint64_t position = (first_ + first) % dataset_samples_; !ids.empty(); position = 0) {
+    const std::span<uint32_t> run = ids.first(std::min<uint64_t>(ids.size(), dataset_samples_ - position));
+    if (order_ == nullptr)
+      std::iota(run.begin(), run.end(), static_cast<uint32_t>(position));
+    else
+      order_->CopyTo(position, run);
+    ids = ids.subspan(run.size());
+  }
+}
 
 Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) {
   PF_CHECK(spec.batch_size != 0 && spec.rank < spec.world_size, "the spec was not checked");

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
@@ -30,9 +31,13 @@ class BatchSamples {
 
   // Precondition: i < plan.samples.
   uint64_t operator[](uint32_t i) const {
-    const uint64_t position = (first_ + i) % dataset_samples_;
+    const uint64_t at = first_ + i;
+    const uint64_t position = at < dataset_samples_ ? at : at % dataset_samples_;
     return order_ == nullptr ? position : (*order_)(position);
   }
+  // Those from `first` on. Preconditions: first + ids.size() <= plan.samples; the dataset has at most 2^32
+  // samples.
+  void CopyTo(uint32_t first, std::span<uint32_t> ids) const;
 
  private:
   std::shared_ptr<const Permutation> order_;

@@ -166,6 +166,7 @@ void FeedTable::Release(Session& session) {
   const bool keep = session.state != SessionState::kPending && session.feed->HasBegun();
   std::optional<ClientProcess> mapper;
   if (session.mapped) mapper = std::move(session.process);
+  if (mapper && session.resident != nullptr) session.resident->AddRemainingMapper(*mapper);
   const MutexLock lock(mutex_);
   if (session.part != nullptr) {
     Job leave{.feed = session.feed, .part = session.part, .keep = keep};

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
@@ -220,11 +221,11 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   Session& session = *connection.session;
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
-  const std::array<int, kLifelineFdsHost> fds = {session.pages->publish_fd(), session.pages->release_fd(),
-                                                 session.pages->doorbell_fd(), session.arena().fd()};
-  const bool has_arena_fd = fds.back() >= 0;
-  RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
-                              std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
+  std::vector<int> fds = {session.pages->publish_fd(), session.pages->release_fd(),
+                          session.pages->doorbell_fd()};
+  if (const int arena = session.arena().fd(); arena >= 0) fds.push_back(arena);
+  if (session.resident != nullptr) fds.push_back(session.resident->arena().fd());
+  RETURN_IF_ERROR(SendWelcome(connection.fd.get(), fds));
   const LogScope scope(ContextOf(session));
   static LogPace pace(kLifelineLinesASecond);
   if (const auto more = pace.Admit()) spdlog::info("{}: attached{}", Describe(session), *more);

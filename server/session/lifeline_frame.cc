@@ -31,12 +31,12 @@ std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message,
 
 Status Send(int fd, LifelineFrame& frame, std::span<const int> fds) {
   iovec data{&frame, sizeof frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kLifelineFdsHost)> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kLifelineFdsResident)> control{};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   if (!fds.empty()) {
-    PF_CHECK(fds.size() <= kLifelineFdsHost, "a session has at most four descriptors");
+    PF_CHECK(fds.size() <= kLifelineFdsResident, "a session has at most five descriptors");
     message.msg_control = control.data();
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
     cmsghdr* header = CMSG_FIRSTHDR(&message);

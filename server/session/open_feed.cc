@@ -30,6 +30,8 @@ constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 // A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
+constexpr uint64_t kListBytes = uint64_t{4} << 20;  // of the lists of a feed with the most slots
+
 uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu) {
   const uint64_t least = on_gpu ? default_slots * kTimesOnGpu : default_slots;
   const uint64_t slots = std::clamp(kSmallArenaBytes / slot_stride, least, 4 * default_slots);
@@ -166,17 +168,19 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
 void FeedOpener::AwaitMemory(Backend backend) const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
-  if (backend == Backend::kHost)
-    parts_.quarantine.AwaitNone(deadline);
-  else
-    parts_.devices->AwaitEmptyQuarantine(deadline);
+  if (backend == Backend::kHost) return parts_.quarantine.AwaitNone(deadline);
+  parts_.residents->FreeIdle(deadline);
+  parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t owner,
-                                                         const OpenFeedArguments& arguments, Backend backend,
+                                                         const OpenFeedArguments& arguments,
+                                                         const BackendChoice& choice,
                                                          std::shared_ptr<const Dataset> dataset) const {
   FeedSpec spec = arguments.spec;
+  Backend backend = choice.backend;
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
+  const std::shared_ptr<const Dataset> opened = dataset;
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   ASSIGN_OR_RETURN(DecodeChoice decode,
@@ -184,6 +188,14 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   spec.decode = decode.decode;
   spec.gpu_share = decode.gpu_share;
   if (DecodesOnGpu(spec)) backend = Backend::kHost;
+  std::string resident_note;
+  if (spec.resident != Resident::kOff) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Feed> resident,
+        MakeResidentFeed(feed_id, owner, arguments, choice, opened, dataset, sampler, &resident_note));
+    if (resident != nullptr) return resident;
+    spec.resident = Resident::kOff;
+  }
   const bool at_client = backend != Backend::kHost || DecodesOnGpu(spec);
   const PixelOpsAt pixel_ops_at = at_client ? PixelOpsAt::kClient : PixelOpsAt::kWorker;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
@@ -192,7 +204,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
                                                         layout, parts_.workers, parts_.readers);
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
-                   &parts_.tracer, std::move(decode.note)},
+                   &parts_.tracer, std::move(decode.note), std::move(resident_note)},
                   arguments, backend);
 }
 
@@ -239,8 +251,12 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   const FeedSpec& spec = arguments.spec;
   const BatchLayout& layout = parts.layout;
   const uid_t owner = parts.owner;
-  const bool on_gpu = backend != Backend::kHost || DecodesOnGpu(parts.spec);
+  const bool on_gpu =
+      backend != Backend::kHost || DecodesOnGpu(parts.spec) || parts.spec.resident == Resident::kOn;
   uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu) : spec.slots;
+  // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
+  if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
+    slots = kMaxSlots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
@@ -324,7 +340,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
     make = [&](uint64_t feed_id) { return MakeProducedFeed(feed_id, peer.uid, arguments); };
   } else if (dataset != nullptr) {
     make = [&](uint64_t feed_id) {
-      return MakeNativeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
+      return MakeNativeFeed(feed_id, peer.uid, arguments, choice, std::move(dataset));
     };
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));
@@ -333,7 +349,16 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   const bool decodes = DecodesOnGpu(feed.spec());
   if (const std::string why = WhyNoDecoder(arguments); decodes && !why.empty())
     return FailedPrecondition("decode: the group's batches are decoded on its members' GPUs, and " + why);
-  if (const Backend backend = feed.arena().backend(); backend != choice.backend && !decodes) {
+  session->resident = feed.producer().resident();
+  if (session->resident != nullptr) {
+    const Status possible = CheckResident(arguments, choice);
+    if (!possible.ok()) return possible.WithContext("resident: the group's samples are kept on a GPU");
+    if (const std::string& gpu = session->resident->parts().gpu_uuid; gpu != arguments.gpu_uuid) {
+      return FailedPrecondition("resident: the group's samples are kept on GPU " + gpu +
+                                ", and this client is on another one (" + QuotePath(arguments.gpu_uuid) +
+                                "); open a group for each GPU");
+    }
+  } else if (const Backend backend = feed.arena().backend(); backend != choice.backend && !decodes) {
     return FailedPrecondition(std::string("group: its batches come by ") + BackendName(backend) +
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
@@ -350,7 +375,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   session->peer = peer;
   session->client_name = arguments.client_name;
   session->process = std::move(process);
-  if (!decodes) session->fallback = choice.fallback;
+  if (!decodes && session->resident == nullptr) session->fallback = choice.fallback;
   session->trace_id = arguments.trace_id;
   return session;
 }

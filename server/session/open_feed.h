@@ -15,6 +15,7 @@
 #include "server/loading/native_batch_producer.h"
 #include "server/loading/process_batch_producer.h"
 #include "server/loading/request_batch_producer.h"
+#include "server/loading/resident_table.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/host_arena.h"
@@ -67,6 +68,7 @@ class FeedOpener {
     DecodedCache* cache = nullptr;  // null: the daemon has none
     // Returns the directories below which clients may name files; null: there are none.
     std::function<std::vector<std::string>()> allowed_roots = nullptr;
+    ResidentTable* residents = nullptr;  // set where `devices` is
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
@@ -103,8 +105,24 @@ class FeedOpener {
   // A feed of a dataset that the daemon reads, on `backend` unless the client's GPU decodes. / A feed that
   // processes of its user fill.
   Result<std::unique_ptr<Feed>> MakeNativeFeed(uint64_t feed_id, uid_t owner,
-                                               const OpenFeedArguments& arguments, Backend backend,
+                                               const OpenFeedArguments& arguments,
+                                               const BackendChoice& choice,
                                                std::shared_ptr<const Dataset> dataset) const;
+  // A feed of resident samples. Null, with the reason in `note`, if the spec allows to do without and they
+  // are not possible. `opened` has the fields of which `dataset` has the feed's.
+  Result<std::unique_ptr<Feed>> MakeResidentFeed(uint64_t feed_id, uid_t owner,
+                                                 const OpenFeedArguments& arguments,
+                                                 const BackendChoice& choice,
+                                                 const std::shared_ptr<const Dataset>& opened,
+                                                 const std::shared_ptr<const Dataset>& dataset,
+                                                 const Sampler& sampler, std::string* note) const;
+  // Makes the samples of a feed resident, or shares those that are. An error says why that is not possible.
+  Result<std::shared_ptr<ResidentData>> MakeResident(uid_t owner, const OpenFeedArguments& arguments,
+                                                     const BackendChoice& choice, const ResidentPlan& plan,
+                                                     const std::shared_ptr<const Dataset>& opened,
+                                                     const std::shared_ptr<const Dataset>& dataset) const;
+  // Why a client cannot have resident samples in any feed of this spec.
+  Status CheckResident(const OpenFeedArguments& arguments, const BackendChoice& choice) const;
   Result<std::unique_ptr<Feed>> MakeProducedFeed(uint64_t feed_id, uid_t owner,
                                                  const OpenFeedArguments& arguments) const;
   // A feed of requests.

@@ -12,6 +12,7 @@
 #include "common/base/log_context.h"
 #include "server/feed/feed.h"
 #include "server/feed/participant.h"
+#include "server/loading/resident_data.h"
 #include "server/memory/arena.h"
 #include "server/memory/client_process.h"
 #include "server/net/peer.h"
@@ -51,10 +52,11 @@ struct Session : Participant {
   std::string client_name;
   const Token token = NewToken();
   const std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
-  const Arena* part = nullptr;           // the part of the feed's arena; null: all of it
-  std::optional<ClientProcess> process;  // set if it may have device memory mapped
-  std::string fallback;                  // why its backend is not a better one that was requested
-  std::string trace_id;                  // the trace id of the call that opened it; empty: none
+  const Arena* part = nullptr;             // the part of the feed's arena; null: all of it
+  std::shared_ptr<ResidentData> resident;  // that its client maps, too; null: none
+  std::optional<ClientProcess> process;    // set if it may have device memory mapped
+  std::string fallback;                    // why its backend is not a better one that was requested
+  std::string trace_id;                    // the trace id of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
   bool mapped = false;      // its client may have the memory mapped
   bool taking_part = true;  // it has not departed from its feed and group

@@ -12,11 +12,12 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/sample_random.h"
 #include "common/spec/tensor_spec.h"
 #include "server/image/image.h"
-#include "server/order/random.h"
 #include "server/transform/geometry_plan.h"
 #include "server/transform/transform_parameter_reader.h"
+#include "server/transform/view_planner.h"
 
 namespace pinfeed {
 
@@ -71,6 +72,8 @@ class Transform {
   // Appends the transform to the plan of one image. kInvalidArgument if the image is too small for it,
   // kResourceExhausted if a resize would exceed kMaxImagePixels.
   virtual Status Plan(GeometryPlanner& /*planner*/, SampleRandom /*random*/) const { return OkStatus(); }
+  // Adds the transform to the view of resident images. False: the client's kernel cannot do the same as Plan.
+  virtual bool Show(ViewPlanner& /*view*/) const { return gpu_form() == GpuForm::kTable; }
   // Applies the transform to a channel's table, and sets the table's element type. Computes in float32 and
   // rounds to that type (RoundTo).
   virtual void Recolour(size_t /*channel*/, PixelValues& /*pixels*/) const {}

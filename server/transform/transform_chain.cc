@@ -95,6 +95,19 @@ Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& 
   return OkStatus();
 }
 
+Result<SampleView> TransformChain::View(uint64_t seed, ImageSize size, size_t first) const {
+  ViewPlanner planner(seed, size);
+  for (size_t i = first; i < links_.size(); ++i) {
+    planner.Begin(static_cast<uint32_t>(i));
+    if (!links_[i].transform->Show(planner)) {
+      return InvalidArgument(links_[i].place +
+                             ": what comes behind the first random transform is done by the client's kernel, "
+                             "which flips, and crops or pads once");
+    }
+  }
+  return planner.view();
+}
+
 size_t TransformChain::fixed() const {
   const auto varies = [](const Link& link) { return link.transform->Varies(); };
   return static_cast<size_t>(std::find_if(links_.begin(), links_.end(), varies) - links_.begin());

@@ -51,6 +51,9 @@ class TransformChain {
   // Returns the first error of a Transform::Plan.
   Status Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first = 0,
               size_t last = SIZE_MAX) const;
+  // Returns what the transforms from `first` on do to images of `size`, for the client's kernel.
+  // kInvalidArgument names the first that it cannot do.
+  Result<SampleView> View(uint64_t seed, ImageSize size, size_t first) const;
   // How many transforms do the same to an image every time: those before the first that varies.
   size_t fixed() const;
   // Names what the first `count` transforms do to the geometry and luma of an image. Equal texts: the same

@@ -16,7 +16,7 @@ TEXT = {page: page.read_text("utf-8") for page in PAGES}
 # Pages whose lines and sentences are held short.
 PROSE = ["CONTRIBUTING.md", "README.md", "SECURITY.md"] + [
     f"docs/{name}.md"
-    for name in "architecture batcher benchmarks cli configuration containers copies cpp dataloader getting-started glossary guarantees install looking-inside protocol runbook service transforms".split()
+    for name in "architecture batcher benchmarks cli configuration containers copies cpp dataloader getting-started glossary guarantees install looking-inside protocol resident runbook service transforms".split()
 ]
 SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
 

@@ -169,6 +169,9 @@ typedef struct pf_feed_info {
                           "auto:787"; valid as long as the feed */
   const char* decoder; /* of the GPU, such as "nvJPEG on NVIDIA H100"; "" with "cpu". Pictures of another kind
                           differ within a tolerance; valid as long as the feed */
+  uint64_t
+      resident_bytes; /* memory of the GPU that holds all samples, shared by the user's feeds that need
+                         the same; the slots then hold lists of samples. 0: the samples are not resident */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);

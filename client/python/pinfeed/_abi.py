@@ -60,6 +60,7 @@ class FeedInfo(ctypes.Structure):
         ("left_out_count", ctypes.c_uint64),
         ("decode", ctypes.c_char_p),
         ("decoder", ctypes.c_char_p),
+        ("resident_bytes", ctypes.c_uint64),
     ]
 
 

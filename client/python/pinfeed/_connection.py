@@ -110,6 +110,7 @@ class Connection:
         self._reconnects: int = info.reconnects
         self._decode = (info.decode or b"cpu").decode()
         self._decoder = (info.decoder or b"").decode("utf-8", "replace")
+        self._resident_bytes: int = info.resident_bytes
         self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
         self._left_out = [info.left_out[column].decode("utf-8", "replace") for column in range(info.left_out_count)]
         self._epochs: int = spec.get("epochs", 0)
@@ -188,6 +189,13 @@ class Connection:
         changes. Give it to `open` to decode the same samples on the GPU in another process.
         """
         return self._decode
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the GPU that holds all samples, shared by the user's feeds that need the same. 0: the samples are not
+        resident.
+        """
+        return self._resident_bytes
 
     @property
     def decoder(self) -> str:

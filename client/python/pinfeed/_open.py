@@ -69,6 +69,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     exif_orientation: bool = True,
     decode: Optional[str] = None,
     any_decoder: bool = False,
+    resident: Union[bool, str] = False,
     share: Optional[str] = None,
     group: Optional[str] = None,
     group_size: Optional[int] = None,
@@ -137,6 +138,11 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         decided, such as "auto:787": 787 of 1,000 samples by the GPU. Give that of rank 0 to all ranks. Pixels of a
         GPU differ a little from those of the CPU. Not with on_bad_sample="skip". None: as the state, or else "cpu".
       any_decoder: a state may be resumed with another `decode`, or another kind of GPU, than it was taken with.
+      resident: True: all samples are kept in the memory of the GPU of `device`, once for all feeds of the user that
+        need the same, and a batch is made there by one kernel. They are as they were when they were loaded. Possible
+        for samples of one shape, images after ``Resize([h, w])`` or ``CenterCrop``, with random flips and one random
+        crop behind. "auto": only where that is possible and takes at most half of the memory that the user's feeds may
+        have, otherwise like False, with a warning. The tensors are the same either way.
 
     Delivery:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU,
@@ -206,6 +212,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         name = checks.text("name", name, MAX_NAME_BYTES)
     checks.address(address)
     add_decode(spec, checks, decode, state, any_decoder, ordinal, zero_copy)
+    _add_resident(spec, checks, resident, ordinal, zero_copy)
     resumed, cursor = _read_state(checks, state, spec)
     checks.raise_faults()
     framework = _choose_framework(framework, ordinal)
@@ -226,6 +233,23 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     if feed._left_out:
         _warn_of_left_out(feed, spec)
     return feed
+
+
+def _add_resident(spec: Spec, checks: Checks, resident: Any, ordinal: int, zero_copy: Optional[bool]) -> None:
+    """Adds whether the samples are kept on the GPU."""
+    if resident == "auto":
+        if ordinal >= 0 and not zero_copy:
+            spec["resident"] = "RESIDENT_AUTO"
+        return
+    if isinstance(resident, str) or not checks.flag("resident", resident):
+        if isinstance(resident, str):
+            checks.refuse("resident", resident, '"auto", True or False')
+        return
+    spec["resident"] = "RESIDENT_ON"
+    if ordinal < 0:
+        checks.add("resident", 'True needs a device whose memory keeps the samples, such as device="cuda"')
+    if zero_copy:
+        checks.add("zero_copy", "True is not possible with resident=True: the slots have lists of samples; use None")
 
 
 def open_spec(

@@ -62,6 +62,8 @@ class Stream(Connection):
                 raise InvalidArgumentError(
                     Code.INVALID_ARGUMENT, f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None'
                 )
+            if opened.zero_copy and self._resident_bytes:
+                raise InvalidArgumentError(Code.INVALID_ARGUMENT, "zero_copy: True is not possible with resident samples: the slots list them; use None")
             if opened.zero_copy:
                 self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory, self._device)
             else:

@@ -25,9 +25,9 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
                                                      Backend backend, const BatchLayout& layout,
                                                      uint32_t slot_count, Staging staging,
                                                      const Parts& parts) {
-  if (slot_count < kMinSlots || slot_count > kMaxSlots) {
-    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
-                           std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
+  if (slot_count == 0 || slot_count > kMaxSlots) {
+    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within 1 to " +
+                           std::to_string(kMaxSlots));
   }
   uint64_t slots = 0;
   uint64_t bytes = 0;

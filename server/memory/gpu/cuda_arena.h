@@ -62,6 +62,7 @@ class CudaArena final : public Arena {
     return staging_->FillAddress(piece, tensor);
   }
   void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
+  void EndFilling() override { staging_.reset(); }
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
   }

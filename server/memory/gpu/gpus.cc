@@ -10,6 +10,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "common/wire/shared_page.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/gpu/copy_engine.h"
 #include "server/memory/gpu/cuda_arena.h"
@@ -104,20 +105,25 @@ class Gpus final : public DeviceArenas {
 
   Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
                                       const BatchLayout& layout, uint32_t slot_count, uid_t user) override {
-    const auto make = [this, backend, layout, slot_count, user](
-                          const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
-      ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
-      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *quarantine_, *cache_, user};
-      Result<std::unique_ptr<CudaArena>> made =
-          CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
-      if (!made.ok()) ReportIfBroken(*gpu);
-      return made;
+    if (slot_count < kMinSlots) {
+      return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
+                             std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
+    }
+    const auto make = [this, backend, layout, slot_count, user](const std::string& uuid, Staging staging) {
+      return MakeArena(uuid, backend, layout, slot_count, staging, user);
     };
     if (sharing == Sharing::kBroadcast) {
       ASSIGN_OR_RETURN(std::unique_ptr<StripedArena> striped, StripedArena::Create(gpu_uuid, make));
       return std::unique_ptr<Arena>(std::move(striped));
     }
     ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena, make(gpu_uuid, Staging::kPinned));
+    return std::unique_ptr<Arena>(std::move(arena));
+  }
+
+  Result<std::unique_ptr<Arena>> MakeResident(const std::string& gpu_uuid, const BatchLayout& layout,
+                                              uid_t user) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
+                     MakeArena(gpu_uuid, Backend::kVmmFd, layout, 1, Staging::kPinned, user));
     return std::unique_ptr<Arena>(std::move(arena));
   }
 
@@ -186,6 +192,17 @@ class Gpus final : public DeviceArenas {
   }
 
  private:
+  Result<std::unique_ptr<CudaArena>> MakeArena(const std::string& uuid, Backend backend,
+                                               const BatchLayout& layout, uint32_t slot_count,
+                                               Staging staging, uid_t user) {
+    ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
+    const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *quarantine_, *cache_, user};
+    Result<std::unique_ptr<CudaArena>> made =
+        CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
+    if (!made.ok()) ReportIfBroken(*gpu);
+    return made;
+  }
+
   // A failed allocation may be the first sign that the GPU broke while nothing was copied.
   void ReportIfBroken(const Gpu& gpu) const {
     const CudaScope scope(*gpu.device);

@@ -13,8 +13,13 @@ namespace {
 // Measured in decision 0014. With shorter pieces, the overhead per piece, mostly waking workers, dominates.
 // Of longer ones, too few fit in the processor's cache.
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
-// A tensor with smaller samples is not worth one copy per piece.
+// A tensor with smaller samples is not worth one copy per piece, unless it is larger than a piece itself.
 constexpr uint64_t kSmallSampleBytes = 4096;
+
+bool IsSmall(const TensorPlace& tensor, uint32_t batch_size) {
+  return tensor.sample_bytes < kSmallSampleBytes && tensor.sample_bytes * batch_size < kPieceBytes;
+}
+
 // One link cannot use more pieces: being copied, waiting, being filled. With fewer than the minimum, the link
 // is idle at times, regardless of the cache.
 constexpr uint64_t kMaxPieces = 16;
@@ -63,7 +68,7 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
 void StagingMemory::PlanPieces() {
   uint64_t sample_bytes = 0;  // without small tensors
   for (const TensorPlace& tensor : layout_.tensors) {
-    if (tensor.sample_bytes >= kSmallSampleBytes) sample_bytes += tensor.sample_bytes;
+    if (!IsSmall(tensor, layout_.batch_size)) sample_bytes += tensor.sample_bytes;
   }
   piece_samples_ = layout_.batch_size;
   whole_ = sample_bytes == 0 || layout_.slot_bytes < 2 * kPieceBytes;
@@ -77,7 +82,7 @@ void StagingMemory::PlanPieces() {
   const uint64_t pieces = (layout_.batch_size + max_samples - 1) / max_samples;
   piece_samples_ = static_cast<uint32_t>((layout_.batch_size + pieces - 1) / pieces);
   for (const TensorPlace& tensor : layout_.tensors) {
-    const bool small = tensor.sample_bytes < kSmallSampleBytes;
+    const bool small = IsSmall(tensor, layout_.batch_size);
     places_.push_back({small, piece_bytes_});
     if (!small) piece_bytes_ = RoundUp(piece_bytes_ + piece_samples_ * tensor.sample_bytes, kTensorAlignment);
   }

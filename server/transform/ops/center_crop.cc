@@ -28,6 +28,12 @@ class CenterCrop final : public Transform {
         {Start(image.width, size_.width), Start(image.height, size_.height), size_.width, size_.height});
     return OkStatus();
   }
+  bool Show(ViewPlanner& view) const override {
+    const ImageSize image = view.size();
+    return view.Crop(
+        {Start(image.width, size_.width), Start(image.height, size_.height), size_.width, size_.height},
+        {1, 1}, {});
+  }
 
  private:
   const ImageSize size_;

@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "common/base/sample_random.h"
 #include "server/image/resize.h"
-#include "server/order/random.h"
 #include "server/transform/transform_parameter_reader.h"
 
 namespace pinfeed {

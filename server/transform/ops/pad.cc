@@ -27,6 +27,10 @@ class Pad final : public Transform {
     planner.Crop({-padding_.left, -padding_.top, size.width, size.height}, padding_.border);
     return OkStatus();
   }
+  bool Show(ViewPlanner& view) const override {
+    const ImageSize size = padding_.Padded(view.size());
+    return view.Crop({-padding_.left, -padding_.top, size.width, size.height}, {1, 1}, padding_.border);
+  }
 
  private:
   const Padding padding_;

@@ -34,6 +34,12 @@ class RandomCrop final : public Transform {
     planner.Crop({x, y, size_.width, size_.height}, padding.border);
     return OkStatus();
   }
+  bool Show(ViewPlanner& view) const override {
+    const Padding padding = PaddingOf(view.size());
+    const ImageSize padded = padding.Padded(view.size());
+    return view.Crop({-padding.left, -padding.top, size_.width, size_.height},
+                     {padded.width - size_.width + 1, padded.height - size_.height + 1}, padding.border);
+  }
 
  private:
   // Like torchvision's v2, adds the missing pixels on both sides.

@@ -17,6 +17,7 @@ class RandomHorizontalFlip final : public Transform {
     if (random.Unit() < p_) planner.FlipHorizontally();
     return OkStatus();
   }
+  bool Show(ViewPlanner& view) const override { return view.Flip(ViewStep::kFlip, p_); }
 
  private:
   const double p_;

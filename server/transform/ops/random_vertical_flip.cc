@@ -17,6 +17,7 @@ class RandomVerticalFlip final : public Transform {
     if (random.Unit() < p_) planner.FlipVertically();
     return OkStatus();
   }
+  bool Show(ViewPlanner& view) const override { return view.Flip(ViewStep::kFlipVertical, p_); }
 
  private:
   const double p_;

@@ -9,7 +9,9 @@
 #include "client/kernels/convert_image.h"
 #include "client/kernels/decode_images.h"
 #include "client/kernels/gather_rows.h"
+#include "client/kernels/gather_samples.h"
 #include "tests/support/stand_in_cuda/decode_kernel.h"
+#include "tests/support/stand_in_cuda/samples_kernel.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
 
 using pinfeed::ConvertImage;
@@ -186,7 +188,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
   constexpr std::string_view kNames[] = {
       pinfeed::kConvertKernel1, pinfeed::kConvertKernel2, pinfeed::kConvertKernel4, pinfeed::kGatherKernel,
-      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kFillKernel};
+      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kFillKernel,     pinfeed::kSamplesKernel1,
+      pinfeed::kSamplesKernel2, pinfeed::kSamplesKernel4};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;
     *function = &found->second->functions[i];
@@ -210,6 +213,14 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   // The driver, too, takes the arguments at the call.
+  if (function->element_bytes >= CUfunc_st::kSamples) {
+    if (grid_y != 1) return CUDA_ERROR_INVALID_VALUE;
+    pinfeed::GatherSamples samples{};
+    std::memcpy(&samples, parameters[0], sizeof samples);
+    const unsigned bytes = function->element_bytes / CUfunc_st::kSamples;
+    stream->Push([=] { return pinfeed::stand_in::RunSamples(samples, bytes); });
+    return CUDA_SUCCESS;
+  }
   if (function->element_bytes > CUfunc_st::kGathers)
     return pinfeed::stand_in::LaunchDecoder(function->element_bytes, *stream, parameters[0], grid_y);
   if (grid_y != 1) return CUDA_ERROR_INVALID_VALUE;

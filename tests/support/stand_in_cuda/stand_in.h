@@ -104,13 +104,13 @@ struct CUevent_st {
 
 struct CUfunc_st {
   CUctx_st* context = nullptr;
-  unsigned element_bytes = 0;  // of ConvertImage; kGathers: it is GatherRows; more: it is of the decoder
-  static constexpr unsigned kGathers = 8;
+  unsigned element_bytes = 0;  // of ConvertImage; kGathers: GatherRows; more: LaunchDecoder or kSamples
+  static constexpr unsigned kGathers = 8, kSamples = 128;
 };
 
 struct CUmod_st {
   CUctx_st* context = nullptr;
-  CUfunc_st functions[7];
+  CUfunc_st functions[10];
 };
 
 namespace pinfeed::stand_in {

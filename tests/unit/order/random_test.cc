@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/order/random.h"
-
 #include <array>
 #include <set>
 
+#include "common/base/sample_random.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {

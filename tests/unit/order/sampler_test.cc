@@ -62,6 +62,25 @@ TEST(SamplerTest, EpochOfOneRankVisitsEverySampleOnce) {
   }
 }
 
+TEST(SamplerTest, ManyIdsAtOnceAreThoseOneByOne) {
+  for (const uint64_t samples : {1, 7, 1000, 70'001}) {
+    for (const Order order : {Order::kSequential, Order::kShuffle}) {
+      for (const uint32_t rank : {0, 3}) {  // the last one's batches go on at the epoch's start
+        const auto sampler = Sampler::Create(Spec(9, rank, 4, false, order), samples);
+        for (const uint64_t batch : {uint64_t{0}, sampler->batches_per_epoch() - 1}) {
+          const BatchPlan plan = sampler->Plan(2, batch);
+          const std::vector<uint64_t> expected = Ids(*sampler, 2, batch);
+          for (uint32_t first = 0; first <= plan.samples; ++first) {
+            std::vector<uint32_t> ids(plan.samples - first);
+            sampler->SamplesOf(plan).CopyTo(first, ids);
+            EXPECT_TRUE(std::equal(ids.begin(), ids.end(), expected.begin() + first, expected.end()));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(SamplerTest, GlobalBatchIsTheSameForEveryWorldSize) {
   constexpr uint64_t kSamples = 1003;
   for (uint64_t batch = 0; batch < kSamples / 24; ++batch) {

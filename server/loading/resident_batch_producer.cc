@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/resident_batch_producer.h"
+
+#include <span>
+#include <utility>
+
+namespace pinfeed {
+namespace {
+
+// What a thread writes before it leaves the rest to a worker: it may be the one that serves all sessions.
+constexpr uint64_t kSamplesInARow = 32768;
+
+}  // namespace
+
+// Purpose: goes on writing on a worker. Owns: a request, which keeps the feed alive.
+class ResidentBatchProducer::Task final : public FillTask {
+ public:
+  Task(ResidentBatchProducer& producer, std::shared_ptr<PieceRequest> request)
+      : FillTask(request->share(), 1, 1), producer_(producer), request_(std::move(request)) {}
+  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override {
+    producer_.WriteReady(request_);
+  }
+  void Done() override {}
+
+ private:
+  ResidentBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> request_;
+};
+
+void ResidentBatchProducer::OnLoaded(std::shared_ptr<PieceRequest> request) {
+  {
+    const MutexLock lock(mutex_);
+    ready_.push_back(request);
+    // Also within WriteReady: a completed batch may be published and its successor asked for at once.
+    if (std::exchange(writing_, true)) return;
+  }
+  WriteReady(std::move(request));
+}
+
+void ResidentBatchProducer::WriteReady(std::shared_ptr<PieceRequest> request) {
+  uint64_t written = 0;
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (ready_.empty()) {
+        writing_ = false;
+        return;
+      }
+      request = ready_.front();
+      if (written < kSamplesInARow) ready_.pop_front();
+    }
+    if (written >= kSamplesInARow) return workers_.Submit(std::make_shared<Task>(*this, std::move(request)));
+    written += request->end() - request->begin();
+    request->Complete(Write(*request));
+  }
+}
+
+Status ResidentBatchProducer::Write(const PieceRequest& request) const {
+  SamplePlaces places;
+  RETURN_IF_ERROR(request.Places(request.begin(), request.end(), places));
+  const std::span indexes(reinterpret_cast<uint32_t*>(request.Address(0)), request.end() - request.begin());
+  sampler_.SamplesOf(request.plan()).CopyTo(request.begin(), indexes);
+  if (data_->bad().empty()) return OkStatus();
+  for (uint32_t i = 0; i < indexes.size() && request.Wanted(request.begin() + i); ++i) {
+    const auto bad = data_->bad().find(indexes[i]);
+    if (bad == data_->bad().end()) continue;
+    if (on_bad_sample_ == OnBadSample::kZero) indexes[i] |= kZeroIndex;
+    request.Bad(request.begin() + i, bad->second);
+  }
+  return OkStatus();
+}
+
+}  // namespace pinfeed

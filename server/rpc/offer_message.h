@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client is told of its new session: pinfeed.v1.OpenFeedResponse.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pinfeed/v1/feeder.pb.h"
+#include "server/session/session.h"
+
+namespace pinfeed {
+
+// Sets all fields of the response.
+void DescribeOffer(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
+                   v1::OpenFeedResponse* response);
+
+}  // namespace pinfeed

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device code of resident samples, run by threads of the processor: one for each of a block's.
+#include <algorithm>
+#include <barrier>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/samples_on_host.h"
+#include "tests/support/testing.h"
+
+// What nvcc gives.
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __shared__ static
+#define __launch_bounds__(threads)
+namespace pinfeed {
+namespace {
+
+struct Dim {
+  unsigned x;
+};
+thread_local Dim threadIdx, blockIdx;
+Dim gridDim;
+std::barrier<> block_barrier(kSamplesThreads);
+void __syncthreads() {
+  block_barrier.arrive_and_wait();
+}
+struct uint2 {
+  uint32_t words[2];
+};
+struct uint4 {
+  uint32_t words[4];
+};
+using std::max;
+using std::min;
+
+}  // namespace
+}  // namespace pinfeed
+using pinfeed::blockIdx;
+using pinfeed::gridDim;
+using pinfeed::threadIdx;
+#include "client/kernels/gather_samples.cuh"
+
+namespace pinfeed {
+namespace {
+
+// One block after the other, since they share the memory that a block has for itself.
+void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) {
+  gridDim.x = blocks;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kSamplesThreads; ++t) {
+    threads.emplace_back([&, t] {
+      threadIdx.x = t;
+      for (unsigned b = 0; b < blocks; ++b) {
+        blockIdx.x = b;
+        if (element_bytes == 1) GatherSamples1(work);
+        if (element_bytes == 2) GatherSamples2(work);
+        if (element_bytes == 4) GatherSamples4(work);
+        block_barrier.arrive_and_wait();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class Noise {
+ public:
+  uint32_t Next() { return (state_ = state_ * 1664525 + 1013904223) >> 8; }
+  std::vector<uint8_t> Bytes(size_t count) {
+    std::vector<uint8_t> bytes(count);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(Next());
+    return bytes;
+  }
+
+ private:
+  uint32_t state_ = 7;
+};
+
+struct Case {
+  uint32_t source_height, source_width, height, width;
+  int32_t crop_x, crop_y;
+  uint32_t positions_x, positions_y;
+  BorderMode border;
+};
+
+constexpr uint32_t kDataset = 37;
+
+// All memory has words behind what is written, which must not change.
+class SamplesKernelTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kGuard = 64;
+
+  void Run(const Case& c, uint32_t samples, unsigned element_bytes, uint32_t channels, bool source_chw,
+           bool out_chw, unsigned blocks) {
+    const size_t source_bytes = size_t{c.source_height} * c.source_width * channels;
+    const size_t out_bytes = size_t{c.height} * c.width * channels * samples * element_bytes;
+    const std::vector<uint8_t> pixels = noise_.Bytes(source_bytes * kDataset);
+    std::vector<uint32_t> indexes(samples);
+    for (uint32_t& index : indexes) index = noise_.Next() % kDataset;
+    if (samples > 3) {
+      indexes[1] |= 1U << 31;
+      indexes[2] = kDataset;  // not the daemon's
+      indexes[3] = UINT32_MAX;
+    }
+    GatherSamples work{};
+    work.indexes = indexes.data();
+    work.samples = samples;
+    work.dataset_samples = kDataset;
+    work.epoch = 3;
+    work.pixels = pixels.data();
+    work.channels = channels;
+    work.source_chw = source_chw ? 1 : 0;
+    work.out_chw = out_chw ? 1 : 0;
+    for (uint32_t& entry : work.table) entry = noise_.Next();
+    work.view.seed = 11;
+    work.view.source_height = c.source_height;
+    work.view.source_width = c.source_width;
+    work.view.height = c.height;
+    work.view.width = c.width;
+    work.view.crop_x = c.crop_x;
+    work.view.crop_y = c.crop_y;
+    work.view.positions_x = c.positions_x;
+    work.view.positions_y = c.positions_y;
+    work.view.border = static_cast<uint32_t>(c.border);
+    for (uint32_t& value : work.view.fill) value = noise_.Next() & 0xFF;
+    work.view.steps[0] = {0.5, 0, ViewStep::kFlip};
+    work.view.steps[1] = {0, 1, ViewStep::kCrop};
+    work.view.steps[2] = {0.5, 2, ViewStep::kFlipVertical};
+    work.view.step_count = 3;
+    // Beside tensors of which samples are words of every size.
+    const size_t sizes[] = {1, 3, 4, 8, 12, 16, 48, 4096, 0};
+    std::vector<std::vector<uint8_t>> sources, outs, expected;
+    for (const size_t bytes : sizes) {
+      sources.push_back(noise_.Bytes(bytes * kDataset));
+      outs.emplace_back(bytes * samples + kGuard, 0xAB);
+      expected.push_back(outs.back());
+      work.copies[work.copy_count] = {sources.back().data(), outs.back().data(), bytes};
+      ++work.copy_count;
+    }
+    std::vector<uint8_t> out(out_bytes + kGuard, 0xCD);
+    work.out = out.data();
+    Launch(work, element_bytes, blocks);
+    std::vector<uint8_t> expected_out(out_bytes + kGuard, 0xCD);
+    work.out = expected_out.data();
+    for (uint32_t i = 0; i < work.copy_count; ++i) work.copies[i].out = expected[i].data();
+    MakeSamplesOnHost(work, element_bytes);
+    EXPECT_EQ(outs, expected);
+    ASSERT_EQ(std::memcmp(out.data(), expected_out.data(), out.size()), 0)
+        << c.height << " x " << c.width << ", " << samples << " samples, elements of " << element_bytes
+        << ", " << channels << " channels, " << source_chw << out_chw << ", " << blocks << " blocks";
+  }
+
+  Noise noise_;
+};
+
+TEST_F(SamplesKernelTest, MakesWhatItPromises) {
+  const Case cases[] = {
+      {16, 20, 16, 20, 0, 0, 1, 1, BorderMode::kConstant},    // whole words
+      {32, 32, 32, 32, -4, -4, 9, 9, BorderMode::kConstant},  // crops with padding
+      {16, 20, 12, 16, 0, 2, 5, 3, BorderMode::kConstant},    // crops within
+      {17, 19, 13, 11, -3, -2, 9, 7, BorderMode::kReflect},   // no whole words
+      {5, 7, 9, 30, -12, -9, 3, 8, BorderMode::kSymmetric},   // larger than the image
+      {3, 8, 4, 8, -20, -20, 40, 40, BorderMode::kEdge},      // beside the image
+      {1, 1, 1, 1, 0, 0, 1, 1, BorderMode::kConstant},
+  };
+  for (const Case& c : cases) {
+    for (const unsigned element_bytes : {1U, 2U, 4U}) {
+      const bool flag = element_bytes == 2;
+      Run(c, 9, element_bytes, 3, true, true, 5);
+      Run(c, 9, element_bytes, 3, false, !flag, 2);
+      Run(c, 5, element_bytes, 1, flag, true, 3);
+    }
+  }
+}
+
+TEST_F(SamplesKernelTest, BlocksShareAnyNumberOfSamples) {
+  const Case small{4, 4, 4, 4, -1, -1, 3, 3, BorderMode::kConstant};
+  for (const uint32_t samples : {1U, 2U, 255U, 256U, 257U, 1024U})
+    for (const unsigned blocks : {1U, 2U, 7U}) Run(small, samples, 2, 3, true, true, blocks);
+  const Case large{64, 60, 64, 60, 0, 0, 1, 1, BorderMode::kConstant};
+  for (const unsigned blocks : {1U, 3U, 40U}) Run(large, 2, 4, 3, false, true, blocks);
+}
+
+}  // namespace
+}  // namespace pinfeed
