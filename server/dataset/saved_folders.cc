@@ -12,7 +12,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian");
 
-constexpr uint64_t kMagic = 0x31307364'6c6f4670;  // "pFolds01"; another layout or meaning takes another
+constexpr uint64_t kFoldersMagic =
+    0x31307364'6c6f4670;  // "pFolds01"; another layout or meaning takes another
 
 constexpr size_t kNameOffset = sizeof(uint8_t) + sizeof(uint16_t);  // of an entry's name
 
@@ -98,8 +99,8 @@ uint64_t SavedFolders::Checksum(uint64_t folders, std::string_view bytes) {
 
 std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
   std::ranges::sort(folders, {}, &SavedFolder::version);
-  const auto same = std::ranges::unique(folders, {}, &SavedFolder::version);
-  folders.erase(same.begin(), same.end());
+  const auto same_version = [](const SavedFolder& a, const SavedFolder& b) { return a.version == b.version; };
+  folders.erase(std::unique(folders.begin(), folders.end(), same_version), folders.end());
   uint64_t end = 0;
   for (const SavedFolder& folder : folders) end += folder.entries.size();
   std::string bytes;
@@ -110,7 +111,7 @@ std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
     AppendAs(Record{folder.version, end += folder.entries.size()}, bytes);
   for (const SavedFolder& folder : folders) bytes += folder.entries;
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
-  const Header header{kMagic, folders.size(), SavedFolders::Checksum(folders.size(), rest)};
+  const Header header{kFoldersMagic, folders.size(), SavedFolders::Checksum(folders.size(), rest)};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }
@@ -118,7 +119,7 @@ std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
 Result<SavedFolders> SavedFolders::Parse(std::string bytes) {
   if (bytes.size() < sizeof(Header)) return Damaged("they are too short");
   const auto header = ReadAs<Header>(bytes, 0);
-  if (header.magic != kMagic) return Damaged("they do not start as they should");
+  if (header.magic != kFoldersMagic) return Damaged("they do not start as they should");
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
   if (header.folders > rest.size() / sizeof(Record)) return Damaged("directories are missing");
   if (Checksum(header.folders, rest) != header.checksum) return Damaged("their checksum is wrong");

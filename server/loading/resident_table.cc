@@ -34,14 +34,15 @@ void ResidentTable::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+std::vector<ResidentTable::Entry>::iterator ResidentTable::Find(const Key& key) {
+  return std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.key == key; });
+}
+
 Result<std::shared_ptr<ResidentData>> ResidentTable::Acquire(const Key& key, const Make& make) {
-  const auto find = [&] {
-    return std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.key == key; });
-  };
   {
     const MutexLock lock(mutex_);
     while (true) {
-      const auto found = find();
+      const auto found = Find(key);
       if (found == entries_.end()) break;
       if (found->data == nullptr) {
         changed_.Wait(mutex_);
@@ -56,7 +57,7 @@ Result<std::shared_ptr<ResidentData>> ResidentTable::Acquire(const Key& key, con
   Result<std::shared_ptr<ResidentData>> made = make();
   {
     const MutexLock lock(mutex_);
-    const auto own = find();
+    const auto own = Find(key);
     if (made.ok()) {
       own->data = *std::move(made);
       made = own->Use();

@@ -70,6 +70,7 @@ class ResidentTable {
     std::shared_ptr<ResidentData> Use();
   };
   void Run() PF_EXCLUDES(mutex_);
+  std::vector<Entry>::iterator Find(const Key& key) PF_REQUIRES(mutex_);
   // Takes an entry's data that are to be freed now. Stops the loading of those that could be otherwise.
   std::shared_ptr<ResidentData> TakeUnused() PF_REQUIRES(mutex_);
   bool HasIdle() const PF_REQUIRES(mutex_);

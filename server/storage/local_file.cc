@@ -81,10 +81,6 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   return ErrnoStatus(object, error_number);
 }
 
-int64_t Nanoseconds(const timespec& time) {
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
 FileVersion VersionOf(const struct stat& info) {
   return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), Nanoseconds(info.st_mtim),
           Nanoseconds(info.st_ctim)};

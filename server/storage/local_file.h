@@ -4,6 +4,8 @@
 // component (openat2(2), RESOLVE_BENEATH).
 #pragma once
 
+#include <time.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +19,10 @@
 #include "server/storage/storage.h"
 
 namespace pinfeed {
+
+inline int64_t Nanoseconds(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 // Purpose: a file on a mounted file system. Owns the descriptor.
 class LocalFile final : public RandomAccessFile {

@@ -44,10 +44,6 @@ constexpr auto kVersioned = std::to_array<uint32_t>({
     0x19830326,  // BeeGFS
 });
 
-int64_t Nanoseconds(const timespec& time) {
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
 // What an open directory is at this moment.
 struct FolderState {
   NodeId id;

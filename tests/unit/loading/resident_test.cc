@@ -41,7 +41,7 @@ class HeldLoader final : public BatchProducer {
   std::vector<std::shared_ptr<PieceRequest>> held;
 
  private:
-  const DatasetInfo info_;
+  const DatasetInfo info_{};
   const std::optional<DeferredPixelOps> none_;
 };
 
