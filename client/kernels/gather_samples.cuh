@@ -182,7 +182,7 @@ __device__ inline void GatherImage(const GatherSamples& work, SamplePlace* place
           } else {
 #pragma unroll
             for (uint32_t k = 0; k < kSamplesPixels; ++k) {
-              if (k >= count) break;
+              if (k >= count) continue;
               const uint64_t at = uint64_t(y) * view.width + x + k;
               out[work.out_chw != 0 ? c * pixels + at : at * work.channels + c] = values[c][k];
             }

@@ -17,7 +17,7 @@ namespace {
 
 // Lists that wait for the GPU: a trainer is at most so many batches ahead of it.
 constexpr size_t kLists = 64;
-constexpr std::chrono::microseconds kPollInterval(50);
+constexpr std::chrono::microseconds kRingPollInterval(50);
 constexpr uint64_t kListAlignment = 128;
 
 const uint8_t* BytesOf(const DeviceMemory& memory, uint64_t offset) {
@@ -76,7 +76,7 @@ class CudaResidentSamples final : public ResidentSamples {
             return {
                 Code::kDeadlineExceeded,
                 "GPU " + device_->uuid() + " has not finished the work that reads resident samples in time"};
-          std::this_thread::sleep_for(kPollInterval);
+          std::this_thread::sleep_for(kRingPollInterval);
         }
         RETURN_IF_ERROR(CudaStatus(done, "see what GPU " + device_->uuid() + " has executed"));
       }

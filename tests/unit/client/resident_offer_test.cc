@@ -8,18 +8,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kSamples = 100;
+constexpr uint32_t kResidentSamples = 100;
 
-FeedOffer MakeOffer() {
+FeedOffer MakeResidentOffer() {
   FeedOffer offer;
   offer.layout = BatchLayout::Create({{"resident.index", DType::kUint32, {}}}, 8).value();
   offer.slot_count = 4;
   offer.arena_bytes = 4 * offer.layout.slot_stride;
   offer.lifeline_path = "/l";
   OfferedResident& resident = offer.resident.emplace();
-  resident.layout =
-      BatchLayout::Create({{"image", DType::kUint8, {4, 6, 3}}, {"label", DType::kInt64, {}}}, kSamples)
-          .value();
+  resident.layout = BatchLayout::Create({{"image", DType::kUint8, {4, 6, 3}}, {"label", DType::kInt64, {}}},
+                                        kResidentSamples)
+                        .value();
   resident.bytes = resident.layout.slot_stride + 4096;
   OfferedOutput output{{"image", DType::kFloat16, {3, 2, 5}}, 0, OfferedImage()};
   output.image->height = 2;
@@ -43,7 +43,7 @@ FeedOffer MakeOffer() {
 
 template <typename Change>
 void ExpectBroken(const Change& change, const char* message) {
-  FeedOffer offer = MakeOffer();
+  FeedOffer offer = MakeResidentOffer();
   change(offer);
   EXPECT_THAT(CheckOffer(offer), StatusIs(Code::kInternal, HasSubstr(message)));
 }
@@ -53,7 +53,7 @@ SampleView& ViewOf(FeedOffer& offer) {
 }
 
 TEST(ResidentOfferTest, GoodOneIsOnTheGpu) {
-  FeedOffer offer = MakeOffer();
+  FeedOffer offer = MakeResidentOffer();
   ASSERT_OK(CheckOffer(offer));
   EXPECT_TRUE(offer.OnGpu());
   EXPECT_EQ(&offer.source(), &offer.resident->layout);
@@ -111,12 +111,12 @@ TEST(ResidentOfferTest, ViewsAreOfTheirImages) {
 }
 
 TEST(ResidentOfferTest, ALaterSessionIsOfTheSameKind) {
-  const FeedOffer before = MakeOffer();
-  FeedOffer now = MakeOffer();
+  const FeedOffer before = MakeResidentOffer();
+  FeedOffer now = MakeResidentOffer();
   EXPECT_OK(CheckSameFeed(before, now));
   now.resident.reset();
   EXPECT_THAT(CheckSameFeed(before, now), StatusIs(Code::kFailedPrecondition, HasSubstr("not resident")));
-  now = MakeOffer();
+  now = MakeResidentOffer();
   now.resident->layout.tensors[0].spec.shape = {6, 4, 3};
   EXPECT_THAT(CheckSameFeed(before, now), StatusIs(Code::kFailedPrecondition, HasSubstr("other tensors")));
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log.h"
 #include "server/loading/native_batch_producer.h"
 #include "server/loading/resident_batch_producer.h"
 #include "server/loading/resident_table.h"
@@ -47,7 +48,11 @@ class HeldLoader final : public BatchProducer {
 
 class ResidentTest : public ::testing::Test {
  protected:
-  ResidentTest() { workers_.Start(); }
+  ResidentTest() {
+    (void)spdlog::default_logger();  // made here: the thread sanitizer does not see how that library
+                                     // synchronises
+    workers_.Start();
+  }
   ~ResidentTest() override { workers_.Stop(); }
 
   // `held`: gets a loader that leaves its requests to the test; null: workers load.
