@@ -28,22 +28,24 @@ void BatcherQueue::Announce(const PieceRequest& piece) {
   unclosed_.push_back(key);
 }
 
-void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
+void BatcherQueue::Produce(std::shared_ptr<PieceRequest> request) {
+  const auto piece = std::make_shared<GatheringPiece>(std::move(request));
   After after;
-  bool cancelled = false;
   {
     const MutexLock lock(mutex_);
-    cancelled = cancelled_;
-    if (!cancelled) {
-      const auto found = batches_.find(KeyOf(piece->plan()));
-      if (found == batches_.end()) {  // all its requests ended before this piece had memory
-        after.loads.emplace_back(std::move(piece), std::vector<RequestPtr>());
-      } else if (found->second.closed) {
-        std::vector<RequestPtr> requests = RequestsOf(found->second, *piece);
-        after.loads.emplace_back(std::move(piece), std::move(requests));
+    const auto found = batches_.find(KeyOf(piece->request().plan()));
+    // Cancelled, or all its requests ended before this piece had memory.
+    if (cancelled_ || found == batches_.end()) {
+      Batch none;
+      ClosePiece(none, piece, after);
+    } else {
+      Batch& batch = found->second;
+      LoadFrom(0, batch, piece, after);
+      if (batch.closed) {
+        ClosePiece(batch, piece, after);
         ForgetIfOver(found);
       } else {
-        found->second.pieces.push_back(std::move(piece));
+        batch.pieces.push_back(piece);
         if (batches_.size() > kMaxBatches && batches_.begin()->second.closed) {
           GiveUp(batches_.begin()->first,
                  Unavailable("nobody answered the request's batch while " + std::to_string(kMaxBatches) +
@@ -54,18 +56,23 @@ void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
       }
     }
   }
-  if (cancelled) piece->Complete(OkStatus());
   Do(std::move(after));
 }
 
-std::vector<BatcherQueue::RequestPtr> BatcherQueue::RequestsOf(const Batch& batch,
-                                                               const PieceRequest& piece) const {
-  std::vector<RequestPtr> requests;
-  for (size_t i = piece.begin(); i < std::min<size_t>(piece.end(), batch.requests.size()); ++i) {
-    const auto pending = pending_.find(batch.requests[i]);
-    requests.push_back(pending == pending_.end() ? nullptr : pending->second.request);
+size_t BatcherQueue::Waiting() const {
+  return waiting_.size() + (unclosed_.empty() ? 0 : batches_.at(unclosed_.front()).open);
+}
+
+std::optional<BatcherQueue::Time> BatcherQueue::Due() const {
+  auto first = pending_.end();
+  if (!unclosed_.empty()) {
+    const std::vector<uint64_t>& gathered = batches_.at(unclosed_.front()).requests;
+    for (size_t i = 0; i < gathered.size() && first == pending_.end(); ++i)
+      first = pending_.find(gathered[i]);
   }
-  return requests;
+  if (first == pending_.end() && !waiting_.empty()) first = pending_.find(*waiting_.begin());
+  if (first == pending_.end()) return std::nullopt;
+  return first->second.request->arrived + std::chrono::microseconds(spec_.max_delay_us);
 }
 
 void BatcherQueue::CloseDue(Time now, After& after) {
@@ -73,32 +80,70 @@ void BatcherQueue::CloseDue(Time now, After& after) {
     const BatchKey key = unclosed_.front();
     Batch& batch = batches_.at(key);
     if (batch.pieces.empty()) return;  // announced, and Produce follows
-    if (!draining_ && waiting_.size() < batch.samples) {
-      if (waiting_.empty()) return;
-      const Pending& oldest = pending_.at(*waiting_.begin());
-      // One that is dealt again has waited before.
-      const bool is_new = oldest.again == 0 && oldest.taken_back == 0;
-      if (is_new && now < oldest.request->arrived + std::chrono::microseconds(spec_.max_delay_us)) return;
+    // One that is dealt again has waited before.
+    const bool again = Gather(key, batch, after);
+    if (!draining_ && !again && batch.requests.size() < batch.samples) {
+      const std::optional<Time> due = Due();
+      if (!due || now < *due) return;
     }
     unclosed_.pop_front();
     Close(key, batch, after);
   }
 }
 
+bool BatcherQueue::Gather(BatchKey key, Batch& batch, After& after) {
+  const auto first = static_cast<uint32_t>(batch.requests.size());
+  bool again = false;
+  while (!waiting_.empty() && batch.requests.size() < batch.samples) {
+    const uint64_t id = *waiting_.begin();
+    waiting_.erase(waiting_.begin());
+    Pending& pending = pending_.at(id);
+    pending.batch = key;
+    again = again || pending.again + pending.taken_back > 0;
+    batch.requests.push_back(id);
+    ++batch.open;
+  }
+  for (const std::shared_ptr<GatheringPiece>& piece : batch.pieces) LoadFrom(first, batch, piece, after);
+  return again;
+}
+
+void BatcherQueue::LoadFrom(uint32_t first, const Batch& batch, const std::shared_ptr<GatheringPiece>& piece,
+                            After& after) const {
+  Load load{piece, std::max(first, piece->request().begin()), {}};
+  for (size_t i = load.first; i < std::min<size_t>(piece->request().end(), batch.requests.size()); ++i) {
+    const auto pending = pending_.find(batch.requests[i]);
+    load.requests.push_back(pending == pending_.end() ? nullptr : pending->second.request);
+  }
+  if (load.requests.empty()) return;
+  piece->BeginLoad();
+  after.loads.push_back(std::move(load));
+}
+
 void BatcherQueue::Close(BatchKey key, Batch& batch, After& after) {
   batch.closed = true;
-  const size_t count = std::min<size_t>(batch.samples, waiting_.size());
-  for (size_t i = 0; i < count; ++i) {
-    batch.requests.push_back(*waiting_.begin());
-    pending_.at(*waiting_.begin()).batch = key;
-    waiting_.erase(waiting_.begin());
-  }
-  batch.open = static_cast<uint32_t>(count);
-  for (std::shared_ptr<PieceRequest>& piece : std::exchange(batch.pieces, {})) {
-    std::vector<RequestPtr> requests = RequestsOf(batch, *piece);
-    after.loads.emplace_back(std::move(piece), std::move(requests));
-  }
+  for (const std::shared_ptr<GatheringPiece>& piece : std::exchange(batch.pieces, {}))
+    ClosePiece(batch, piece, after);
   ForgetIfOver(batches_.find(key));
+}
+
+void BatcherQueue::ClosePiece(Batch& batch, const std::shared_ptr<GatheringPiece>& piece,
+                              After& after) const {
+  std::vector<uint32_t> left_out;
+  std::optional<uint32_t> gap;
+  for (uint32_t i = piece->request().begin(); i < piece->request().end(); ++i) {
+    if (i < batch.requests.size()) {
+      if (pending_.contains(batch.requests[i])) continue;
+      batch.requests[i] = kLeftOut;  // it has ended
+      gap = i;
+    }
+    left_out.push_back(i);
+  }
+  if (gap) {
+    // Whoever completes the piece closes its gaps by copying. That takes too long for this thread.
+    piece->BeginLoad();
+    after.loads.push_back({piece, *gap, {nullptr}});
+  }
+  after.closed.emplace_back(piece, std::move(left_out));
 }
 
 void BatcherQueue::Expire(Time now, After& after) {
@@ -150,7 +195,8 @@ void BatcherQueue::Fail(uint64_t id, RequestEnd how, const Status& why, After& a
 void BatcherQueue::Do(After after) {
   for (const After::Told& told : after.answers)
     told.request->client->Answer(told.request->slot, told.status, told.answer);
-  for (auto& [piece, requests] : after.loads) load_(std::move(piece), std::move(requests));
+  for (const auto& [piece, left_out] : after.closed) piece->Close(left_out);
+  for (Load& load : after.loads) load_(std::move(load));
   for (const std::shared_ptr<Client>& client : after.hang_ups) client->HangUp();
 }
 
@@ -167,13 +213,13 @@ void BatcherQueue::Drain() {
 
 void BatcherQueue::Cancel() {
   After after;
-  std::vector<std::shared_ptr<PieceRequest>> pieces;
   {
     const MutexLock lock(mutex_);
     draining_ = cancelled_ = true;
     while (!pending_.empty()) Fail(pending_.begin()->first, RequestEnd::kFeedEnded, Ended(), after);
     for (auto& [key, batch] : batches_)
-      std::ranges::move(std::exchange(batch.pieces, {}), std::back_inserter(pieces));
+      for (std::shared_ptr<GatheringPiece>& piece : batch.pieces)
+        after.closed.push_back({std::move(piece), {}});
     batches_.clear();
     unclosed_.clear();
     lent_.clear();
@@ -181,7 +227,6 @@ void BatcherQueue::Cancel() {
     clients_.clear();
   }
   Do(std::move(after));
-  for (const std::shared_ptr<PieceRequest>& piece : pieces) piece->Complete(OkStatus());
 }
 
 bool BatcherQueue::Wanted(const Request& request) const {
@@ -254,8 +299,8 @@ Status BatcherQueue::Submit(Request request) {
       refused = InvalidArgument("submit: the request has " + std::to_string(request.bytes) +
                                 " bytes, and 1 to " + std::to_string(max_request_bytes()) +
                                 " are possible (the batcher's max_request_bytes)");
-    } else if (waiting_.size() >= spec_.queue_limit) {
-      refused = ResourceExhausted("submit: the batcher's queue is full: " + std::to_string(waiting_.size()) +
+    } else if (Waiting() >= spec_.queue_limit) {
+      refused = ResourceExhausted("submit: the batcher's queue is full: " + std::to_string(Waiting()) +
                                   " requests wait (queue_limit); try again later, or add consumers");
     }
     if (refused.ok()) {
@@ -297,15 +342,12 @@ std::optional<BatcherQueue::Time> BatcherQueue::Poll() {
     TakeBackLate(now);
     CloseDue(now, after);
     if (!deadlines_.empty()) next = deadlines_.begin()->first;
-    // Requests that are in a batch may be lent at any time.
-    if (consumers_.size() > 1 && pending_.size() > waiting_.size())
+    // Requests that are in a closed batch may be lent at any time.
+    if (consumers_.size() > 1 && pending_.size() > Waiting())
       next = std::min(next.value_or(Time::max()), now + kTakeWithin);
-    if (!waiting_.empty()) {
-      // Once that is past, the batch closes as soon as it has a slot.
-      const Time due =
-          pending_.at(*waiting_.begin()).request->arrived + std::chrono::microseconds(spec_.max_delay_us);
-      if (due > now && (!next || due < *next)) next = due;
-    }
+    // Once that is past, the batch closes as soon as it has a slot.
+    const std::optional<Time> due = Due();
+    if (due && *due > now) next = std::min(next.value_or(Time::max()), *due);
   }
   Do(std::move(after));
   return next;
@@ -314,7 +356,7 @@ std::optional<BatcherQueue::Time> BatcherQueue::Poll() {
 BatcherQueue::Counts BatcherQueue::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
-  counts.waiting = static_cast<uint32_t>(waiting_.size());
+  counts.waiting = static_cast<uint32_t>(Waiting());
   counts.clients = static_cast<uint32_t>(clients_.size());
   counts.consumers = CountConsumers();
   return counts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collects the requests of client processes into the batches of one feed. In: requests, batches that have a
-// slot, answers. Out: batches to load, in the order of arrival, and one answer for each request.
+// slot, answers. Out: requests to load, in the order of arrival, and one answer for each.
 #pragma once
 
 #include <algorithm>
@@ -24,33 +24,20 @@
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 #include "server/loading/batch_producer.h"
+#include "server/loading/gathering_piece.h"
+#include "server/loading/request_end.h"
 
 namespace pinfeed {
 
-// How a request ended.
-enum class RequestEnd : uint8_t {
-  kAnswered,
-  kRefused,       // too large, the wrong size, or the queue was full
-  kBadInput,      // its input could not be decoded or transformed
-  kDeadline,      // its deadline passed
-  kCancelled,     // by its client
-  kClientGone,    // its client ended
-  kConsumerGone,  // the process that had taken its batch ended, or nobody answered it for kMaxBatches
-  kModelError,    // the consumer answered with an error, or with too large an answer
-  kFeedEnded,     // the feed ended or drains
-};
-inline constexpr std::array kRequestEndNames = {"answered",      "refused",     "bad_input",
-                                                "deadline",      "cancelled",   "client_gone",
-                                                "consumer_gone", "model_error", "feed_ended"};
-
-// Purpose: puts each request into the next batch, and hands the answers to the requests back. A batch closes
-// when it is full, or when its first request has waited for max_delay and a slot is free. The requests of one
-// that its consumer does not take in time go to another consumer. Owns: the requests
-// until they are answered, the pieces of batches that are not closed. Shared by the feed's producer and the
-// connections of clients and consumers, which may outlive it. Threads: any. Nothing blocks. Errors: a request
-// that ends badly is answered with the reason; the batch goes on. Invariants: 1. each submitted request is
-// answered once, unless its client is gone; 2. batches get the requests in the order of arrival, but for
-// those that are dealt again, which come first; 3. Client and load are called without the lock.
+// Purpose: gives each request a place in the next batch, and hands the answers to the requests back. The
+// first batch that has a slot gathers: its requests are loaded as they come. It closes when it is full, or
+// when the first that waits in it has waited for max_delay. The requests of one that its consumer does not
+// take in time go to another consumer. Owns: the requests until they are answered, the pieces of batches that
+// are not closed. Shared by the feed's producer and the connections of clients and consumers, which may
+// outlive it. Threads: any. Nothing blocks. Errors: a request that ends badly is answered with the reason;
+// the batch goes on. Invariants: 1. each submitted request is answered once, unless its client is gone; 2.
+// batches get the requests in the order of arrival, but for those that are dealt again, which come before all
+// that have no place yet; 3. Client and load are called, and pieces closed, without the lock.
 class BatcherQueue {
  public:
   using Clock = std::chrono::steady_clock;
@@ -87,9 +74,13 @@ class BatcherQueue {
     Time arrived = {};
   };
   using RequestPtr = std::shared_ptr<const Request>;
-  // One piece of a closed batch, and its requests by index from the piece's first; null: it has ended.
-  // Samples behind them are not part of the batch.
-  using Load = std::function<void(std::shared_ptr<PieceRequest>, std::vector<RequestPtr>)>;
+  // Requests to be loaded into a piece, in which BeginLoad was called for them.
+  struct Load {
+    std::shared_ptr<GatheringPiece> piece;
+    uint32_t first = 0;                // index in the batch
+    std::vector<RequestPtr> requests;  // never none; null: it has ended
+  };
+  using Loader = std::function<void(Load)>;
   // What the consumer says to one request. A failed one has a text.
   struct Output {
     bool failed = false;
@@ -97,7 +88,7 @@ class BatcherQueue {
   };
 
   // `request_bytes`: the exact size of each request, for arrays. `load` may refer to what the feed owns.
-  BatcherQueue(const BatcherSpec& spec, std::optional<uint64_t> request_bytes, Load load,
+  BatcherQueue(const BatcherSpec& spec, std::optional<uint64_t> request_bytes, Loader load,
                Now now = Clock::now)
       : spec_(spec), request_bytes_(request_bytes), load_(std::move(load)), now_(std::move(now)) {}
   ~BatcherQueue();
@@ -118,7 +109,7 @@ class BatcherQueue {
   void Cancel() PF_EXCLUDES(mutex_);
   // Whether a request still waits for its answer; if not, it need not be loaded.
   bool Wanted(const Request& request) const PF_EXCLUDES(mutex_);
-  // Sample `index` of a closed batch was left out. Answers its request with `why`, if it still waits.
+  // Sample `index` was left out of the batch. Answers its request with `why`, if it still waits.
   void LeaveOut(const BatchPlan& plan, uint32_t index, const Status& why) PF_EXCLUDES(mutex_);
 
   // ---- Clients ----
@@ -158,8 +149,8 @@ class BatcherQueue {
   // The counters only grow.
   struct Counts {
     uint64_t requests = 0;
-    uint64_t again = 0;  // requests dealt again, or taken back
-    uint32_t waiting = 0;
+    uint64_t again = 0;    // requests dealt again, or taken back
+    uint32_t waiting = 0;  // in no closed batch
     uint32_t clients = 0;
     std::array<uint64_t, kRequestEndNames.size()> ends{};
     DurationCounts latency;  // of answered requests, from arrival to answer
@@ -174,15 +165,15 @@ class BatcherQueue {
     uint32_t samples = 0;
     uint32_t announced = 0;  // samples of the pieces so far
     bool closed = false;
-    std::vector<uint64_t> requests;                     // once closed: ids by index, or kLeftOut
-    std::vector<std::shared_ptr<PieceRequest>> pieces;  // that wait for the batch to close
-    uint32_t open = 0;                                  // requests that wait for an answer
-    ConsumerId consumer = 0;                            // 0: nobody took it
-    Time since = {};                                    // it was taken, or before that, lent
+    std::vector<uint64_t> requests;                       // ids by index, or kLeftOut
+    std::vector<std::shared_ptr<GatheringPiece>> pieces;  // until it is closed
+    uint32_t open = 0;                                    // requests that wait for an answer
+    ConsumerId consumer = 0;                              // 0: nobody took it
+    Time since = {};                                      // it was taken, or before that, lent
   };
   struct Pending {
     RequestPtr request;
-    std::optional<BatchKey> batch = {};  // nothing: it waits for one
+    std::optional<BatchKey> batch = {};  // in which it has a place
     uint32_t again = 0;                  // how often it was dealt again
     uint32_t taken_back = 0;             // how often from a consumer that did not take it
   };
@@ -194,7 +185,8 @@ class BatcherQueue {
       std::span<const std::byte> answer;  // the consumer's memory
     };
     std::vector<Told> answers;
-    std::vector<std::pair<std::shared_ptr<PieceRequest>, std::vector<RequestPtr>>> loads;
+    std::vector<Load> loads;
+    std::vector<std::pair<std::shared_ptr<GatheringPiece>, std::vector<uint32_t>>> closed;  // left out
     std::vector<std::shared_ptr<Client>> hang_ups;
   };
 
@@ -202,10 +194,22 @@ class BatcherQueue {
     return static_cast<uint64_t>(std::max<int64_t>(0, time.count()));
   }
   static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
-  std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const PF_REQUIRES(mutex_);
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+  // Requests in no closed batch.
+  size_t Waiting() const PF_REQUIRES(mutex_);
+  // When the first of these has waited for max_delay; nothing: there is none.
+  std::optional<Time> Due() const PF_REQUIRES(mutex_);
+  // Gives requests their places, and closes the batches that are due.
   void CloseDue(Time now, After& after) PF_REQUIRES(mutex_);
+  // Gives the batch what waits, as far as it has places. Returns whether any of it is dealt again.
+  bool Gather(BatchKey key, Batch& batch, After& after) PF_REQUIRES(mutex_);
+  // Loads those of the piece's requests that have an index of `first` or more.
+  void LoadFrom(uint32_t first, const Batch& batch, const std::shared_ptr<GatheringPiece>& piece,
+                After& after) const PF_REQUIRES(mutex_);
   void Close(BatchKey key, Batch& batch, After& after) PF_REQUIRES(mutex_);
+  // Leaves out what has ended, and the places behind the requests. Precondition: the batch gets no more.
+  void ClosePiece(Batch& batch, const std::shared_ptr<GatheringPiece>& piece, After& after) const
+      PF_REQUIRES(mutex_);
   void Expire(Time now, After& after) PF_REQUIRES(mutex_);
   // Takes a request out of the queue, whose end it is. Null if it has ended before.
   RequestPtr End(uint64_t id, RequestEnd how) PF_REQUIRES(mutex_);
@@ -225,17 +229,17 @@ class BatcherQueue {
 
   const BatcherSpec spec_;
   const std::optional<uint64_t> request_bytes_;
-  const Load load_;
+  const Loader load_;
   const Now now_;
   mutable Mutex mutex_;
   std::map<uint64_t, Pending> pending_ PF_GUARDED_BY(mutex_);            // by id
   std::map<Slot, uint64_t> slots_ PF_GUARDED_BY(mutex_);                 // ids of pending requests
-  std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                     // pending, in no batch
+  std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                     // pending, without a place
   std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);  // of pending requests
   std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // see ForgetIfOver
-  std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                  // in the order of the feed
-  std::set<std::pair<Time, BatchKey>> lent_ PF_GUARDED_BY(mutex_);       // and not taken, by Batch::since
-  std::map<ConsumerId, int32_t> consumers_ PF_GUARDED_BY(mutex_);        // their processes
+  std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);             // in the feed's order; the first gathers
+  std::set<std::pair<Time, BatchKey>> lent_ PF_GUARDED_BY(mutex_);  // and not taken, by Batch::since
+  std::map<ConsumerId, int32_t> consumers_ PF_GUARDED_BY(mutex_);   // their processes
   std::set<std::shared_ptr<Client>> clients_ PF_GUARDED_BY(mutex_);
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;
   bool draining_ PF_GUARDED_BY(mutex_) = false;

@@ -24,19 +24,24 @@ constexpr uint32_t kSectionsUnderWay = 2;
 
 }  // namespace
 
-// Purpose: one piece that is loaded from its dataset, on either pool.
+// Purpose: one piece that is loaded from its dataset, on either pool. Owns: the request, which keeps the feed
+// alive and so the producer.
 class NativeBatchProducer::Task final : public PieceTask {
  public:
   Task(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
-      : PieceTask(request, request->end() - request->begin(), producer.chunk_samples_), producer_(producer) {}
+      : PieceTask(request->share(), request->end() - request->begin(), producer.chunk_samples_),
+        producer_(producer),
+        request_(std::move(request)) {}
 
  private:
   Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    const uint32_t first = request().begin();
-    return producer_.Load(request(), first + begin, first + end, scratch);
+    const uint32_t first = request_->begin();
+    return producer_.Load(*request_, first + begin, first + end, scratch);
   }
+  void End(Status status) override { request_->Complete(std::move(status)); }
 
   NativeBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> request_;
 };
 
 // Purpose: one piece of a remote dataset whose samples are decoded or transformed. It is loaded in sections:

@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece that workers load as a whole. In: the piece. Out: its end, with the error of a load if there was
-// one.
+// Samples of a piece that workers load together. In: the piece. Out: their end, with the error of a load if
+// there was one.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <utility>
 
+#include "common/base/status.h"
 #include "common/base/sync.h"
-#include "server/loading/batch_producer.h"
 #include "server/loading/worker_pool.h"
 
 namespace pinfeed {
 
-// Purpose: loads one piece, and completes it when all of it is loaded. Owns: the request, which keeps the
-// feed alive and so its producer. Threads: Load runs on several workers at once. Errors: the latest of Load
-// is that of the piece.
+// Purpose: loads samples of one piece, and says when all of them are loaded. Threads: Load runs on several
+// workers at once. Errors: the latest of Load is that of the task.
 class PieceTask : public FillTask {
  public:
-  PieceTask(std::shared_ptr<PieceRequest> request, uint32_t samples, uint32_t chunk_samples)
-      : FillTask(request->share(), samples, chunk_samples), request_(std::move(request)) {}
+  using FillTask::FillTask;
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) final {
     Status status = Load(begin, end, scratch);
@@ -33,16 +30,16 @@ class PieceTask : public FillTask {
       const MutexLock lock(mutex_);
       status = std::move(status_);
     }
-    request_->Complete(std::move(status));
+    End(std::move(status));
   }
 
  protected:
-  const PieceRequest& request() const { return *request_; }
   // Loads [begin, end) of the task's samples.
   virtual Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) = 0;
+  // All of them are loaded. Called once.
+  virtual void End(Status status) = 0;
 
  private:
-  const std::shared_ptr<PieceRequest> request_;
   Mutex mutex_;
   Status status_ PF_GUARDED_BY(mutex_);
 };

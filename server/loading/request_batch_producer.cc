@@ -90,22 +90,22 @@ std::unique_ptr<const Dataset> MakeRequestDataset(const FeedSpec& spec) {
   return std::make_unique<RequestDataset>(RequestInfo(spec));
 }
 
-// Purpose: the requests of one piece, on the workers.
+// Purpose: requests of one piece, on the workers. Owns: the requests, and so the memory of their clients.
 class RequestBatchProducer::Task final : public PieceTask {
  public:
-  Task(RequestBatchProducer& producer, std::shared_ptr<PieceRequest> piece,
-       std::vector<BatcherQueue::RequestPtr> requests)
-      : PieceTask(std::move(piece), static_cast<uint32_t>(requests.size()), 1),
+  Task(RequestBatchProducer& producer, BatcherQueue::Load load)
+      : PieceTask(load.piece->request().share(), static_cast<uint32_t>(load.requests.size()), 1),
         producer_(producer),
-        requests_(std::move(requests)) {}
+        load_(std::move(load)) {}
 
  private:
   Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    return producer_.LoadSamples(request(), requests_, begin, end, scratch);
+    return producer_.LoadSamples(load_, begin, end, scratch);
   }
+  void End(Status status) override { load_.piece->EndLoad(std::move(status)); }
 
   RequestBatchProducer& producer_;
-  const std::vector<BatcherQueue::RequestPtr> requests_;
+  const BatcherQueue::Load load_;
 };
 
 RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
@@ -115,8 +115,8 @@ RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
       workers_(workers),
       queue_(std::make_shared<BatcherQueue>(
           spec, ArrayBytes(*loader_),
-          [this](std::shared_ptr<PieceRequest> piece, std::vector<BatcherQueue::RequestPtr> requests) {
-            Load(std::move(piece), std::move(requests));
+          [this](BatcherQueue::Load load) {
+            workers_.Submit(std::make_shared<Task>(*this, std::move(load)));
           },
           std::move(now))) {}
 
@@ -126,36 +126,26 @@ ProducerTimes RequestBatchProducer::times() const {
   return times;
 }
 
-void RequestBatchProducer::Load(std::shared_ptr<PieceRequest> piece,
-                                std::vector<BatcherQueue::RequestPtr> requests) {
-  for (uint32_t i = piece->begin() + static_cast<uint32_t>(requests.size()); i < piece->end(); ++i)
-    piece->LeaveOut(i);
-  if (requests.empty()) {
-    piece->Complete(OkStatus());
-  } else {
-    workers_.Submit(std::make_shared<Task>(*this, std::move(piece), std::move(requests)));
-  }
-}
-
-Status RequestBatchProducer::LoadSamples(const PieceRequest& piece,
-                                         const std::vector<BatcherQueue::RequestPtr>& requests,
-                                         uint32_t begin, uint32_t end, SampleScratch& scratch) {
+Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_t begin, uint32_t end,
+                                         SampleScratch& scratch) {
+  const PieceRequest& piece = load.piece->request();
   SamplePlaces places;
-  RETURN_IF_ERROR(piece.Places(piece.begin() + begin, piece.begin() + end, places));
+  RETURN_IF_ERROR(piece.Places(load.first + begin, load.first + end, places));
   std::optional<WorkSpans> spans;
   piece.Trace(end - begin, spans);
   SampleTimes times;
   times.spans = spans ? &*spans : nullptr;
-  for (uint32_t i = begin; i < end && piece.Wanted(piece.begin() + i); ++i, places.Next()) {
+  for (uint32_t i = begin; i < end && piece.Wanted(load.first + i); ++i, places.Next()) {
     // The request may have ended: cancelled, or its deadline passed.
     Status status(Code::kCancelled, "the request has ended");
-    if (requests[i] != nullptr && queue_->Wanted(*requests[i])) {
-      scratch.Begin(requests[i]->id);
-      status = LoadSample(*requests[i], places, scratch, times);
+    const BatcherQueue::RequestPtr& request = load.requests[i];
+    if (request != nullptr && queue_->Wanted(*request)) {
+      scratch.Begin(request->id);
+      status = LoadSample(*request, places, scratch, times);
     }
     if (status.ok()) continue;
-    piece.LeaveOut(piece.begin() + i);
-    queue_->LeaveOut(piece.plan(), piece.begin() + i, status);
+    piece.LeaveOut(load.first + i);
+    queue_->LeaveOut(piece.plan(), load.first + i, status);
   }
   decode_ns_.fetch_add(times.decode_ns, std::memory_order_relaxed);
   return OkStatus();

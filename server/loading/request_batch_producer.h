@@ -42,9 +42,8 @@ class RequestBatchProducer final : public BatchProducer {
 
  private:
   class Task;
-  void Load(std::shared_ptr<PieceRequest> piece, std::vector<BatcherQueue::RequestPtr> requests);
-  Status LoadSamples(const PieceRequest& piece, const std::vector<BatcherQueue::RequestPtr>& requests,
-                     uint32_t begin, uint32_t end, SampleScratch& scratch);
+  // Loads [begin, end) of the load's requests.
+  Status LoadSamples(const BatcherQueue::Load& load, uint32_t begin, uint32_t end, SampleScratch& scratch);
   // Fills the request's place. An error says why its input cannot be used.
   Status LoadSample(const BatcherQueue::Request& request, const SamplePlaces& places, SampleScratch& scratch,
                     SampleTimes& times) const;

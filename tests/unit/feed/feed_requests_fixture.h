@@ -36,8 +36,15 @@ class PlayedClient final : public BatcherQueue::Client {
   };
   void Write(uint32_t slot, int64_t number) { memory_[slot].fill(number); }
   void Break(uint32_t slot) { broken_.insert(slot); }
+  // While it is held, what is read waits.
+  void Hold(bool held) {
+    held_ = held;
+    held_.notify_all();
+  }
 
   Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) override {
+    ++reads;
+    held_.wait(true);
     if (broken_.contains(slot)) return DataLoss("broken");
     return std::as_bytes(std::span(memory_[slot])).first(bytes);
   }
@@ -66,8 +73,10 @@ class PlayedClient final : public BatcherQueue::Client {
   }
 
   std::atomic<bool> hung_up{false};
+  std::atomic<uint32_t> reads{0};  // begun
 
  private:
+  std::atomic<bool> held_{false};
   std::array<std::array<int64_t, NumberDataset::kNumbers>, kSlots> memory_{};
   std::set<uint32_t> broken_;
   Mutex mutex_;
@@ -78,7 +87,7 @@ class FeedRequestsTest : public FeedTest {
  protected:
   FeedRequestsTest() : FeedTest(pinfeed::Producer::kNative) {}
 
-  void Open(bool redeal = false, uint32_t queue_limit = 8) {
+  void Open(bool redeal = false, uint32_t queue_limit = 8, const Over& over = {}) {
     FeedSpec spec;
     spec.batch_size = kMaxRequests;
     spec.sharing = Sharing::kQueue;
@@ -89,7 +98,8 @@ class FeedRequestsTest : public FeedTest {
     auto sampler = std::move(Sampler::Create(spec, dataset->info().samples)).value();
     auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), kMaxRequests)).value();
-    auto arena = std::move(HostArena::Create(layout, 3, true, pool_)).value();
+    auto host = std::move(HostArena::Create(layout, 3, true, pool_)).value();
+    std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto producer = std::make_unique<RequestBatchProducer>(*spec.batcher, std::move(loader), *workers_,
                                                            [this] { return now_.load(); });
     queue_ = producer->requests();
@@ -145,6 +155,9 @@ class FeedRequestsTest : public FeedTest {
     for (const std::string& text : texts)
       outputs.push_back({text.starts_with("!"), std::as_bytes(std::span(text))});
     return queue_->Answer(key_, consumer, outputs);
+  }
+  void WaitForReads(uint32_t reads) {
+    WaitFor([&] { return client_->reads == reads; });
   }
   uint64_t EndedAs(RequestEnd end) const { return queue_->counts().ends[static_cast<size_t>(end)]; }
 

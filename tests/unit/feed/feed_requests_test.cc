@@ -69,8 +69,10 @@ TEST_F(FeedRequestsTest, ARequestThatCannotBeLoadedFailsAlone) {
 TEST_F(FeedRequestsTest, ABatchWithoutAGoodRequestIsNotToBeComputed) {
   Open();
   client_->Break(1);
+  client_->Hold(true);
   Submit(1);
   Close();
+  client_->Hold(false);
   EXPECT_THAT(TakeBatch(1, 0), IsEmpty());
   EXPECT_EQ(client_->CodeOf(1), Code::kDataLoss);
 }
