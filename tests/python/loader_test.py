@@ -4,8 +4,6 @@
 import os
 import pickle
 import random
-import struct
-import threading
 import warnings
 
 import numpy
@@ -322,90 +320,6 @@ def test_a_samples_seed_depends_on_epoch_batch_place_and_index():
     random.setstate(before[0])
     numpy.random.set_state(before[1])
     torch.set_rng_state(before[2])
-
-
-@pytest.fixture
-def kept_state():
-    """NumPy's global generator, which has its state again afterwards."""
-    state = numpy.random.get_state()
-    yield
-    numpy.random.set_state(state)
-
-
-def plain(state):
-    name, words, *rest = state
-    return [name, words if isinstance(words, bytes) else words.tobytes(), *rest]
-
-
-NUMPY_DRAWS = {
-    "nothing": lambda: None,
-    "one": lambda: numpy.random.rand(),
-    "more than there are words": lambda: numpy.random.rand(1000),
-    "a normal one, whose second is kept": lambda: numpy.random.randn(),
-    "both normal ones": lambda: numpy.random.randn(2),
-    "a seed": lambda: numpy.random.seed(5),
-    "a normal one, and a seed": lambda: (numpy.random.randn(), numpy.random.seed(5)),
-    "a permutation": lambda: numpy.random.permutation(10),
-}
-
-
-@pytest.mark.parametrize("draws", NUMPY_DRAWS)
-def test_numpys_state_is_that_of_get_state(kept_state, draws):
-    assert _seeding._numpy_memory() is not None, "this NumPy is not known: each batch of a lane pays for get_state"
-    numpy.random.seed(3)
-    NUMPY_DRAWS[draws]()
-    states = dict(_seeding.global_states())
-    assert plain(states["numpy"]) == plain(numpy.random.get_state())
-    # A pickle of it continues, as does one of an earlier version.
-    saved, earlier = pickle.dumps([("numpy", states["numpy"])]), pickle.dumps([("numpy", numpy.random.get_state())])
-    expected = numpy.random.randn(3).tolist(), numpy.random.rand(700).tolist()
-    for state in (saved, earlier):
-        numpy.random.seed(4)
-        _seeding.set_global_states(pickle.loads(state))
-        assert (numpy.random.randn(3).tolist(), numpy.random.rand(700).tolist()) == expected
-
-
-def test_numpys_state_is_read_whole_while_threads_draw(kept_state):
-    """Each state read is one that a draw leaves: with no half of a pair left."""
-    stop = threading.Event()
-
-    def draw():
-        while not stop.is_set():
-            numpy.random.randn(100)
-
-    threads = [threading.Thread(target=draw) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(300):
-            name, words, place, has, _ = _seeding._numpy_state()
-            assert 0 <= place <= 624 and has == 0 and name == "MT19937"
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_a_numpy_that_is_not_known_is_asked(kept_state, monkeypatch):
-    monkeypatch.setattr(_seeding._NumpyMemory, "_NORMAL", struct.Struct("@d4xi"))
-    _seeding._numpy_memory.cache_clear()
-    try:
-        assert _seeding._numpy_memory() is None
-        assert plain(_seeding._numpy_state()) == plain(numpy.random.get_state())
-    finally:
-        monkeypatch.undo()
-        _seeding._numpy_memory.cache_clear()
-
-
-@pytest.mark.skipif(not hasattr(numpy.random, "set_bit_generator"), reason="NumPy before 1.24 has one generator for good")
-def test_another_bit_generator_of_numpys_is_asked():
-    before = numpy.random.get_bit_generator()
-    assert _seeding._numpy_memory() is not None
-    numpy.random.set_bit_generator(numpy.random.MT19937(7))
-    try:
-        assert plain(_seeding._numpy_state()) == plain(numpy.random.get_state())
-    finally:
-        numpy.random.set_bit_generator(before)
 
 
 def test_the_mixer_is_splitmix64():

@@ -8,10 +8,7 @@ seeded. A sample's seed does not depend on the worker, so neither do its random 
 from __future__ import annotations
 
 import array
-import ctypes
-import functools
 import random
-import struct
 from typing import Any, List, Optional, Tuple
 
 from ._checks import to_integer
@@ -49,10 +46,12 @@ def global_states() -> List[Tuple[str, Any]]:
     """Returns the states of the global generators, for `set_global_states`. Quick to make and to pickle, since it is
     done for each batch.
     """
+    import numpy
+
     version, words, gauss = random.getstate()
     states: List[Tuple[str, Any]] = [
         ("random", (version, array.array("I", words).tobytes(), gauss)),
-        ("numpy", _numpy_state()),
+        ("numpy", numpy.random.get_state()),
     ]
     torch = torch_or_none()
     return states if torch is None else [*states, ("torch", torch.get_rng_state().numpy().tobytes())]
@@ -67,78 +66,9 @@ def set_global_states(states: List[Tuple[str, Any]]) -> None:
             version, words, gauss = state
             random.setstate((version, tuple(array.array("I", words)), gauss))
         elif name == "numpy":
-            kind, words, *rest = state
-            numpy.random.set_state((kind, numpy.frombuffer(words, numpy.uint32) if isinstance(words, bytes) else words, *rest))  # type: ignore[arg-type]
+            numpy.random.set_state(state)
         elif torch is not None:
             torch.set_rng_state(torch.from_numpy(numpy.frombuffer(state, numpy.uint8).copy()))
-
-
-def _numpy_state() -> Any:
-    """Returns what `numpy.random.get_state` returns, with the words as bytes where that is quicker."""
-    import numpy
-
-    memory = _numpy_memory()
-    state = None if memory is None else memory.read()
-    return numpy.random.get_state() if state is None else state
-
-
-class _NumpyMemory:
-    """The memory of NumPy's global generator. `numpy.random.get_state` makes a Python number of each of its 624 words.
-
-    Borrows the generator, which lives as long as NumPy. Threads: any.
-    """
-
-    _WORDS = 4 * 624
-    _PLACE = struct.Struct("@i")  # behind the words: how many of them were drawn
-    _NORMAL = struct.Struct("@i4xd")  # whether there is a second normal number of a pair, and that number
-
-    def __init__(self) -> None:
-        """Raises LookupError if this NumPy's objects are not as they are known here."""
-        import numpy
-
-        trial = numpy.random.RandomState(1)
-        offset = self._find_normal(trial)
-        self._generator: Any = getattr(numpy.random.get_state, "__self__")  # noqa: B009 - which its type does not have
-        self._bits = self._generator._bit_generator
-        self._words = self._bits.ctypes.state_address
-        self._normal = id(self._generator) + offset
-        state: Any = numpy.random.get_state()
-        name, key, *rest = state
-        if type(self._generator) is not type(trial) or self.read() != (name, key.tobytes(), *rest):
-            raise LookupError
-
-    def _find_normal(self, trial: Any) -> int:
-        """Returns the offset of `_NORMAL` in a generator: where a number appears that is set."""
-        name, key, place, _, _ = trial.get_state()
-        contents = []
-        for has, number in ((1, 0.8437051), (0, -1.3905286)):
-            trial.set_state((name, key, place, has, number))
-            contents.append(ctypes.string_at(id(trial), type(trial).__basicsize__))
-            offset = contents[-1].find(struct.pack("@d", number)) - 8
-            if offset < 0 or self._NORMAL.unpack_from(contents[-1], offset) != (has, number):
-                raise LookupError
-        if self._NORMAL.unpack_from(contents[0], offset) != (1, 0.8437051):
-            raise LookupError
-        return offset
-
-    def read(self) -> Any:
-        """Returns the state; None if the generator has other bits by now (`numpy.random.set_bit_generator`)."""
-        bits = self._bits
-        if self._generator._bit_generator is not bits:
-            return None
-        with bits.lock:
-            memory = ctypes.string_at(self._words, self._WORDS + self._PLACE.size)
-            normal = ctypes.string_at(self._normal, self._NORMAL.size)
-        return ("MT19937", memory[: self._WORDS], *self._PLACE.unpack_from(memory, self._WORDS), *self._NORMAL.unpack(normal))
-
-
-@functools.lru_cache(maxsize=None)
-def _numpy_memory() -> Optional[_NumpyMemory]:
-    """Returns the memory to read; None if this NumPy's is not known."""
-    try:
-        return _NumpyMemory()
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return None
 
 
 class Seeder:
