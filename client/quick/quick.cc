@@ -228,10 +228,11 @@ PyObject* IteratorNext(PyObject* self) {
   }
   iterator->plain = false;
   PyObject* const batch = PyObject_CallMethodObjArgs(self, names.next_slowly, nullptr);
+  if (batch == nullptr || !iterator->plain) return batch;
   // Only here, where no signal handler can come between: the batch is on its way, and none is before the next
-  // one.
-  if (batch != nullptr && iterator->plain) {
-    State& state = *iterator->next->state;
+  // one. Another thread or a handler may have disarmed since the Python code has said that it may be plain.
+  State& state = *iterator->next->state;
+  if (iterator->disarmed == state.disarmed) {
     state.armed_for = iterator;
     state.epoch = iterator->epoch;
   }

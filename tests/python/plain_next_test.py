@@ -123,6 +123,32 @@ def test_another_iterator_ends_the_first(feed_of):
     assert next(second).index == 3
 
 
+@pytest.mark.parametrize("change", ["another iterator", "a position", "the end"])
+def test_what_another_thread_changes_while_a_batch_is_returned_counts(feed_of, change):
+    """The lock is free by then, and the batch behind this one was to be plain."""
+    feed = feed_of()
+    iterator = iter(feed)
+    next(iterator)
+    state = feed.state_dict()
+    following = feed._next
+
+    def change_as_it_returns(*arguments):
+        batch = following(*arguments)
+        del feed._next
+        if change == "another iterator":
+            iter(feed)
+        elif change == "a position":
+            feed.load_state_dict(state)
+        else:
+            feed.close()
+        return batch
+
+    feed._next = change_as_it_returns
+    assert next(iterator).index == 1 and "_next" not in vars(feed)
+    with pytest.raises((RuntimeError, pinfeed.Error), match="is closed" if change == "the end" else "ended by a newer one or by load_state_dict"):
+        next(iterator)
+
+
 def test_positions_in_the_midst(feed_of):
     feed = feed_of()
     iterator = iter(feed)
