@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/index_store.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "common/os/directory_stream.h"
 #include "server/dataset/fingerprint.h"
 
 namespace pinfeed {
@@ -23,12 +23,6 @@ namespace {
 constexpr std::string_view kSuffix = ".folders";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr time_t kMaxTemporarySeconds = 3600;
-
-struct DirTraits {
-  using Handle = DIR*;
-  static constexpr Handle Null() { return nullptr; }
-  static void Close(Handle handle) noexcept { ::closedir(handle); }
-};
 
 std::string FileName(std::string_view dataset) {
   return Fingerprint().Add(dataset).Hex().append(kSuffix);
@@ -146,9 +140,8 @@ Status IndexStore::MakeRoom(uint64_t bytes) const {
   };
   UniqueFd fd(::openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoStatus("list", errno);
-  const UniqueHandle<DirTraits> directory(::fdopendir(fd.get()));
+  const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
   if (!directory) return ErrnoStatus("list", errno);
-  static_cast<void>(fd.release());  // closedir closes it
   std::vector<File> files;
   while (const dirent* entry =
              ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own

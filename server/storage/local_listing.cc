@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists local directories: LocalPath's List and Stamp.
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -12,8 +11,10 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "common/base/quote.h"
+#include "common/os/directory_stream.h"
 #include "server/storage/local_file.h"
 
 namespace pinfeed {
@@ -23,13 +24,6 @@ namespace {
 // added and removed entries.
 constexpr size_t kMaxStampedEntries = 4096;
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
-
-struct DirTraits {
-  using Handle = DIR*;
-  static constexpr Handle Null() { return nullptr; }
-  static void Close(Handle handle) noexcept { ::closedir(handle); }
-};
-using UniqueDir = UniqueHandle<DirTraits>;
 
 // The file systems (statfs(2)) that change a directory's times with its entries, by a clock. Left out are
 // those that store whatever times they are given, which are read-only ones (squashfs, erofs, iso9660) and
@@ -123,10 +117,9 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
   ASSIGN_OR_RETURN(const FolderState before, StateOf(fd.get()));
   if (recall && before.version && recall(*before.version)) return Listing{before.id, true, before.version};
-  const UniqueDir dir(::fdopendir(fd.get()));
+  const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
-  static_cast<void>(fd.release());  // closedir closes it
-  bool has_links = false;           // what these lead to may change without the directory
+  bool has_links = false;  // what these lead to may change without the directory
   while (true) {
     errno = 0;
     const dirent* entry = ::readdir(dir.get());
@@ -154,9 +147,8 @@ Result<uint64_t> LocalPath::Stamp() const {
   MixStat(info, hash);
   if (!S_ISDIR(info.st_mode)) return hash;
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(""));
-  const UniqueDir directory(::fdopendir(fd.get()));
+  const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
   if (!directory) return ErrnoStatus("list " + QuotePath(path_), errno);
-  static_cast<void>(fd.release());  // closedir closes it
   uint64_t entries = 0;
   size_t count = 0;
   while (const dirent* entry =
