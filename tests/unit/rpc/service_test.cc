@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "tests/unit/feed/feed_fixture.h"
+#include "tests/unit/session/opener_fixture.h"
 
 namespace pinfeed {
 namespace {
@@ -16,9 +16,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // The service behind a gRPC server with one connection.
-class ServiceTest : public FeedTest {
+class ServiceTest : public OpenerTest {
  protected:
-  ServiceTest() : FeedTest(Producer::kNative) {
+  ServiceTest() {
     lifelines_ = std::move(LifelineServer::Create(
                                std::move(Listener::Create((directory_ / "lifeline").string(), SOCK_SEQPACKET,
                                                           {.group = {}, .is_served = {}}, refusals_))
@@ -58,20 +58,6 @@ class ServiceTest : public FeedTest {
   Refusals refusals_;
   PeerRegistry peers_;
   const Callers callers_{peers_, nullptr};
-  HostMemoryQuarantine kept_;
-  HostMemoryQuarantine one_off_memory_;
-  FeedTable table_;
-  SessionTable sessions_{8, 8, [] {}};
-  const FeedOpener opener_{{.pool = pool_,
-                            .quarantine = kept_,
-                            .one_off_memory = one_off_memory_,
-                            .workers = *workers_,
-                            .readers = readers_,
-                            .feeds = table_,
-                            .sessions = sessions_,
-                            .default_slots = 4,
-                            .devices = nullptr,
-                            .tracer = tracer_}};
   const DatasetCache datasets_{{}};
   DatasetOpener dataset_opener_{
       [](uid_t, const DatasetSpec&) -> DatasetOpener::Opened { return NotFound("no dataset"); },

@@ -18,8 +18,7 @@
 #include <vector>
 
 #include "common/os/socket_message.h"
-#include "server/session/open_feed.h"
-#include "tests/unit/feed/feed_fixture.h"
+#include "tests/unit/session/opener_fixture.h"
 
 namespace pinfeed {
 namespace {
@@ -54,9 +53,9 @@ struct Line {
   }
 };
 
-class BatcherConnectionsTest : public FeedTest {
+class BatcherConnectionsTest : public OpenerTest {
  protected:
-  BatcherConnectionsTest() : FeedTest(Producer::kNative) {
+  BatcherConnectionsTest() {
     table_.Start();
     loop_->Start();
     OpenFeedArguments arguments;
@@ -145,20 +144,6 @@ class BatcherConnectionsTest : public FeedTest {
   }
 
   const Peer peer_{.pid = ::getpid(), .uid = kOwner, .gid = 1};
-  HostMemoryQuarantine kept_;
-  HostMemoryQuarantine one_off_memory_;
-  FeedTable table_;
-  SessionTable sessions_{8, 8, [] {}};
-  const FeedOpener opener_{{.pool = pool_,
-                            .quarantine = kept_,
-                            .one_off_memory = one_off_memory_,
-                            .workers = *workers_,
-                            .readers = readers_,
-                            .feeds = table_,
-                            .sessions = sessions_,
-                            .default_slots = 4,
-                            .devices = nullptr,
-                            .tracer = tracer_}};
   Refusals refusals_;
   const std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("sessions")).value();
   BatcherConnections connections_{*loop_, refusals_, std::chrono::seconds(60)};

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/unit/feed/feed_fixture.h"
+#include "tests/unit/session/opener_fixture.h"
 
 namespace pinfeed {
 namespace {
@@ -18,9 +18,9 @@ using ::testing::HasSubstr;
 constexpr uint32_t kSessionsOfAUser = 2;
 
 // What the daemon says to a session that is to take another one's place.
-class OpenFeedTest : public FeedTest {
+class OpenFeedTest : public OpenerTest {
  protected:
-  OpenFeedTest() : FeedTest(Producer::kNative) { table_.Start(); }
+  OpenFeedTest() : OpenerTest(kSessionsOfAUser) { table_.Start(); }
   ~OpenFeedTest() override {
     for (const auto& session : sessions_.All()) sessions_.Depart(session, {DepartureReason::kDaemonStops});
     table_.Stop();
@@ -67,21 +67,6 @@ class OpenFeedTest : public FeedTest {
   }
 
   static constexpr Peer kPeer{.pid = 77, .uid = kOwner, .gid = 1};
-
-  HostMemoryQuarantine kept_;
-  HostMemoryQuarantine one_off_memory_;
-  FeedTable table_;
-  SessionTable sessions_{8, kSessionsOfAUser, [] {}};
-  const FeedOpener opener_{{.pool = pool_,
-                            .quarantine = kept_,
-                            .one_off_memory = one_off_memory_,
-                            .workers = *workers_,
-                            .readers = readers_,
-                            .feeds = table_,
-                            .sessions = sessions_,
-                            .default_slots = 4,
-                            .devices = nullptr,
-                            .tracer = tracer_}};
 };
 
 // Threads of this process that are named "reader" and a number.
