@@ -183,7 +183,7 @@ def plot(results, path):
             axes.barh(at, value, 0.8, color=COLOURS.get(peer, report.COLOURS["DataLoader"]))
             axes.annotate(number(value), (value, at), (3, 0), textcoords="offset points", va="center", fontsize=8)
         axes.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=8)
-        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_title(title, fontsize=9, loc="right")  # long ones reach over the names
         axes.set_xlim(0, 1.12 * max(value for _, value, _ in bars))
         axes.invert_yaxis()
         axes.tick_params(axis="x", labelsize=8)

@@ -23,6 +23,7 @@ import pinfeed
 import report
 import slots
 import torch
+from contenders.arrays import Arrays
 from feeding import (
     BATCH,
     DEVICE,
@@ -119,18 +120,6 @@ def cold_launch_us(feed):
 
 
 # ---- what users have today -----------------------------------------------------------------------------------------------------------
-
-
-class Arrays(Dataset):
-    def __init__(self, folder):
-        self.images = np.load(folder / "image.npy", mmap_mode="r")
-        self.labels = np.load(folder / "label.npy")
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, index):
-        return self.images[index], self.labels[index]
 
 
 class Tokens(Dataset):
