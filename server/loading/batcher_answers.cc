@@ -49,7 +49,7 @@ void BatcherQueue::TakeBackLate(Time now) {
     const auto stays = [this](uint64_t id)
                            PF_REQUIRES(mutex_) { return pending_.at(id).taken_back >= kMaxTakenBack; };
     if (std::ranges::any_of(ids, stays)) continue;
-    batch.requests.clear();  // whoever takes it now gets nothing to compute
+    batch.requests.clear();  // a later Take returns 0
     for (const uint64_t id : ids) {
       Pending& pending = pending_.at(id);
       ++pending.taken_back;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client is told of its new session: pinfeed.v1.OpenFeedResponse.
+// Describes a new session to its client (pinfeed.v1.OpenFeedResponse).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.Batcher` that feeds a GPU: right answers, whoever is killed or stopped; rates and latency.
+"""`pinfeed.Batcher` that feeds a GPU: right answers while clients, consumers and daemons are killed or stopped; rates and latency.
 
     batcher.py PINFEEDD ADDRESS INPUTS OUT
 
