@@ -36,6 +36,7 @@ Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const Cud
   std::unique_ptr<CopyEngine> engine(
       new CopyEngine(std::move(device), std::move(on_failure), std::move(stream)));
   engine->thread_ = StartThread(engine->ThreadName(), [raw = engine.get()] { raw->Run(); });
+  engine->in_context_.wait();
   return engine;
 }
 
@@ -58,6 +59,7 @@ void CopyEngine::Run() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   const CudaScope scope(*device_);
   if (const Status entered = scope.status(); !entered.ok()) Fail(entered);
+  in_context_.count_down();
   while (true) {
     bool closed = false;
     if (stream_->HasRoom() && Begin(closed)) continue;

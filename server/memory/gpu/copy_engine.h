@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -31,6 +32,7 @@ namespace pinfeed {
 // process is about to exit.
 class CopyEngine {
  public:
+  // Waits until the copy thread can use the GPU, or `on_failure` was called because it cannot.
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
                                                     std::function<void(const Status&)> on_failure);
   ~CopyEngine();
@@ -73,6 +75,7 @@ class CopyEngine {
   // flight. 0: it has no job.
   std::atomic<Clock::rep> last_progress_{0};
   CopyCounts counts_;
+  std::latch in_context_{1};  // the copy thread entered the GPU's context, or `on_failure` was called
   std::thread thread_;
 };
 
