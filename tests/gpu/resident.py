@@ -53,6 +53,13 @@ class Daemon:
     def used(self):
         return int(pinfeed.status(self.address)["gpus"][0]["arena_used_bytes"])
 
+    def await_unused(self):
+        """Until no memory is used: samples stay for 15 s after their last feed."""
+        until = time.monotonic() + 60
+        while self.used():
+            assert time.monotonic() < until, f"{self.used()} bytes are still in use"
+            time.sleep(0.1)
+
     def copied(self):
         return int(pinfeed.status(self.address)["gpus"][0]["copied_bytes"])
 
@@ -206,6 +213,7 @@ SHARED = dict(dataset=None, batch_size=512, transforms=[["RandomCrop", [32, 4]],
 def trainers_share_and_one_is_killed(daemon, inputs):
     spec = dict(SHARED, dataset=str(inputs / "small"))
     ordinary = Trainer(daemon.address, 120, resident=False, **spec).rest()
+    daemon.await_unused()
     one = Trainer(daemon.address, 10**6, resident=True, **spec)
     one.line()
     alone = daemon.used()
