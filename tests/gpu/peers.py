@@ -285,21 +285,6 @@ def fail(why):
     raise RuntimeError(why)
 
 
-def decoders_alone(arguments, results):
-    """Images a second that the processors decode and crop when they do nothing else."""
-    result = Result("jpeg", "ceiling: the processors, which only decode and crop", "", check="-")
-    results.append(result)
-    files = "\n".join(str(path) for path in sorted((arguments.inputs / "jpeg").rglob("*.jpg")))
-    command = [HERE / "bin" / "decode_ceiling", str(arguments.seconds), str(len(os.sched_getaffinity(0)))]
-    try:
-        answer = json.loads(subprocess.run(command, input=files, check=True, capture_output=True, text=True, timeout=60).stdout)
-        result.turns.append([answer["count"] / answer["seconds"], 0.0])
-        say(f"jpeg: {result.contender}: {result.rate:,.0f} images/s")
-    except Exception as error:
-        result.failed = f"{type(error).__name__}: {error}"[:300]
-        say(f"!! {result.contender} FAILED: {error}")
-
-
 def machine(results, host):
     import torch
     import torchvision
@@ -319,8 +304,6 @@ def measure(arguments, results):
     """All rows; what was found is written after each."""
     daemon = str(pinfeed.status(arguments.address)["pid"])
     for row in arguments.rows:
-        if row == "jpeg" and not arguments.host:
-            decoders_alone(arguments, results)
         Row(row, arguments, results, daemon).run()
         kept = [*results, *peers_report.budgets(results), Machine(machine(results, arguments.host))]
         peers_report.report.write_json(kept, arguments.out / "peers.json")
@@ -340,7 +323,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1200, help="of products, in each measurement of the trainer")
     parser.add_argument("--starts", type=int, default=6, help="contenders that start at once")
     parser.add_argument("--start-limit", type=float, default=90)
-    parser.add_argument("--budget", type=float, default=340, help="seconds after which nothing new is measured")
+    parser.add_argument("--budget", type=float, default=440, help="seconds after which nothing new is measured")
     parser.add_argument("--host", action="store_true", help="a rehearsal without a GPU")
     arguments = parser.parse_args()
     arguments.inputs, arguments.out = arguments.inputs.resolve(), arguments.out.resolve()

@@ -137,7 +137,7 @@ if chosen loader_rates; then
 fi
 
 # Beside other loaders, turn by turn.
-if chosen peers; then piece "peers" 480 python3 "$here/peers.py" "$address" "$inputs" "$out" ${PEERS_ARGS:-}; fi
+if chosen peers; then piece "peers" 530 python3 "$here/peers.py" "$address" "$inputs" "$out" ${PEERS_ARGS:-}; fi
 
 # Whether pinning and overlapping pay here; a training loop traced.
 if chosen doctor; then piece "doctor" 60 "$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg"; fi

@@ -12,7 +12,6 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import itertools
-import itertools
 import json
 import os
 import pathlib

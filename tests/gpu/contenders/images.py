@@ -16,7 +16,6 @@ from .base import (
     QUEUE_DEPTH,
     SIDE,
     STD,
-    by_hand,
     contender,
     dali_batches,
     dali_pipeline,
@@ -200,22 +199,6 @@ def torchvision_images(env):
         for tensor in made:
             tensor.record_stream(torch.cuda.current_stream())
         yield made
-
-
-@contender("jpeg", "by hand: 16 threads, pinned slots, torchvision's decoder", "by hand", burst=16)
-def images_by_hand(env):
-    import torch
-
-    dataset, normal = Photos(env.inputs / "jpeg"), normaliser(env)
-    torch.set_num_threads(1)
-
-    def fill(slot, indices):
-        for number, index in enumerate(indices):
-            slot[0][number], slot[1][number] = dataset[index]
-
-    parts = [((BATCH, 3, SIDE, SIDE), torch.uint8), ((BATCH,), torch.int64)]
-    for images, labels in by_hand(env, fill, parts, env.cores, endless_batches(len(dataset))):
-        yield normal(images), labels
 
 
 @contender("jpeg", "FFCV, 16 workers", "FFCV", needs=("ffcv",))
