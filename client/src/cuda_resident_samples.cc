@@ -15,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-// Lists that wait for the GPU: a trainer is at most so many batches ahead of it.
+// Lists that wait for the GPU: a trainer is at most so many batches ahead of it. As many as slots at most.
 constexpr size_t kLists = 64;
 constexpr std::chrono::microseconds kRingPollInterval(50);
 constexpr uint64_t kListAlignment = 128;
@@ -37,6 +37,25 @@ class CudaResidentSamples final : public ResidentSamples {
     return std::unique_ptr<ResidentSamples>(std::move(samples));
   }
 
+  bool HasRoom(uint32_t taken) override PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (taken < room_ || taken >= kLists) return true;
+    const CudaScope scope(*device_);
+    if (!scope.status().ok()) return true;
+    for (; room_ <= taken; ++room_) {
+      const CUevent event = events_[(next_ + room_) % kLists].get().native;
+      const CUresult done = device_->driver().cuEventQuery(event);  // not recorded: done
+      if (done != CUDA_SUCCESS) return done != CUDA_ERROR_NOT_READY;
+    }
+    return true;
+  }
+
+  void AwaitRoom(uint32_t taken, std::chrono::nanoseconds at_most) override PF_EXCLUDES(mutex_) {
+    const auto deadline = std::chrono::steady_clock::now() + at_most;
+    while (!HasRoom(taken) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kRingPollInterval);
+  }
+
   Status Write(std::span<const std::byte> indexes, uint64_t epoch, void* const* outputs,
                void* native) override PF_EXCLUDES(mutex_) {
     const CudaScope scope(*device_);
@@ -54,13 +73,14 @@ class CudaResidentSamples final : public ResidentSamples {
     }
     const MutexLock lock(mutex_);
     const CUevent event = events_[next_].get().native;
-    RETURN_IF_ERROR(CudaStatus(driver.cuEventSynchronize(event), what));  // not recorded: returns at once
+    if (room_ == 0) RETURN_IF_ERROR(CudaStatus(driver.cuEventSynchronize(event), what));
     std::memcpy(lists_->bytes().data() + next_ * list_bytes_, indexes.data(), indexes.size());
     Status queued = Queue(static_cast<uint32_t>(indexes.size() / sizeof(uint32_t)), epoch, outputs, stream);
     if (queued.ok()) queued = CudaStatus(driver.cuEventRecord(event, stream), what);
     // Fails only with a broken context, in which nothing runs any more.
     if (!queued.ok()) (void)driver.cuStreamSynchronize(stream);
     next_ = (next_ + 1) % kLists;
+    if (room_ > 0) --room_;
     return queued;
   }
 
@@ -160,6 +180,7 @@ class CudaResidentSamples final : public ResidentSamples {
   Mutex mutex_;
   std::array<UniqueCudaEvent, kLists> events_ PF_GUARDED_BY(mutex_);  // behind the last reader of each list
   size_t next_ PF_GUARDED_BY(mutex_) = 0;                             // the list to be used next
+  size_t room_ PF_GUARDED_BY(mutex_) = 0;                             // lists from there that the GPU has read
 };
 
 }  // namespace

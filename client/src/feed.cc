@@ -101,11 +101,12 @@ Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
 Result<Batch*> Feed::TakeReady() {
   BatchDescriptor descriptor;
   // What an evicted session has not taken, it may not take: Take finds out.
-  if (const DecodedBatches* const decoded = session_->decoded();
-      decoded != nullptr && session_->pages().state() != FeedState::kEvicted) {
+  if (session_->HasOwnStep() && session_->pages().state() != FeedState::kEvicted) {
     if (!session_->HasNext()) return nullptr;
-    ASSIGN_OR_RETURN(const DecodeRing::Outcome outcome, decoded->OutcomeOf(session_->pages().next()));
-    if (!outcome.zeroed.empty()) warnings_.ImagesAreZeroed(outcome);
+    if (const DecodedBatches* const decoded = session_->decoded()) {
+      ASSIGN_OR_RETURN(const DecodeRing::Outcome outcome, decoded->OutcomeOf(session_->pages().next()));
+      if (!outcome.zeroed.empty()) warnings_.ImagesAreZeroed(outcome);
+    }
   }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
@@ -127,6 +128,13 @@ void Feed::Advance(const BatchDescriptor& batch) {
 // Returns OK if a batch may be ready or the session was lost; the caller checks again.
 Status Feed::WaitForChange(const Deadline& deadline) {
   SessionPages& pages = session_->pages();
+  if (pages.state() != FeedState::kEvicted && session_->IsAheadOfGpu()) {  // which is no wait for the feed
+    if (deadline.Passed())
+      return {Code::kDeadlineExceeded,
+              "no batch was written in time: the GPU has yet to execute what its stream had before"};
+    session_->AwaitGpu(deadline.AtMost(kSlice));
+    return OkStatus();
+  }
   const SteadyTime began = steady_clock::now();
   const uint64_t published_before = Nanoseconds(began);
   pages.BeginWait(published_before);

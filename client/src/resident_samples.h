@@ -4,6 +4,7 @@
 // also builds without CUDA.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,12 @@ namespace pinfeed {
 class ResidentSamples {
  public:
   virtual ~ResidentSamples() = default;
+  // Whether the ring has memory for one more list than those of `taken` batches, which are not written yet.
+  // Write then does not wait. Otherwise the trainer is that far ahead of its GPU. True with a broken context:
+  // Write returns the error.
+  virtual bool HasRoom(uint32_t taken) = 0;
+  // Waits until there is room, at most so long.
+  virtual void AwaitRoom(uint32_t taken, std::chrono::nanoseconds at_most) = 0;
   // Queues the writing of every output to outputs[i] (device memory for batch_size samples) on `stream`. The
   // list, which another process may change, is copied. Afterwards the slot can be released. On an error
   // nothing that was queued runs any more.

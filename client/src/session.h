@@ -45,10 +45,19 @@ class Session {
   // Decodes the batches' images ahead of the trainer; null: the batches are complete as they are.
   const DecodedBatches* decoded() const { return decoded_.get(); }
 
-  // Whether the next batch can be taken: it is published and, if its images are decoded here, decoded.
+  // Whether batches take a step of this process's before they can be taken, see HasNext.
+  bool HasOwnStep() const { return decoded_ != nullptr || resident_ != nullptr; }
+  // Whether the next batch can be taken: it is published, its images are decoded if that is done here, and
+  // its tensors can be written without waiting for the GPU if the samples are resident.
   bool HasNext() const {
-    return pages_.HasNext() && (decoded_ == nullptr || decoded_->IsDecoded(pages_.next()));
+    return pages_.HasNext() && (decoded_ == nullptr || decoded_->IsDecoded(pages_.next())) &&
+           (resident_ == nullptr || resident_->HasRoom(pages_.held()));
   }
+  // Whether the next batch is published and the GPU is too far behind; waits for that.
+  bool IsAheadOfGpu() const {
+    return resident_ != nullptr && pages_.HasNext() && !resident_->HasRoom(pages_.held());
+  }
+  void AwaitGpu(std::chrono::nanoseconds at_most) { resident_->AwaitRoom(pages_.held(), at_most); }
   // SessionSlots::RowOffsets. Samples whose images could not be decoded have no rows.
   Status RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
                     std::span<int64_t> offsets) const;

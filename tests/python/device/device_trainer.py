@@ -100,15 +100,35 @@ def linger(batch):
     os._exit(0)
 
 
-def fault():
-    """Has the GPU busy for a while, and then do what breaks the context: what is put there next is never done."""
+def busy(copies, *last):
+    """Gives the GPU copies of some 15 ms each, and then `last`: (to, from, bytes)."""
     driver = ctypes.CDLL("libcuda.so.1")
     size = 64 << 20
     memory = ctypes.c_uint64()
     assert driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 * size)) == 0
-    long = [(memory.value, memory.value + size, size)] * 16  # longer than the processor may be another's before the feed is left
-    for to, source, count in (*long, (1, 2, 1)):
+    for to, source, count in [(memory.value, memory.value + size, size)] * copies + list(last):
         assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
+
+
+def fault():
+    """Has the GPU busy for a while, and then do what breaks the context: what is put there next is never done."""
+    busy(16, (1, 2, 1))  # longer than the processor may be another's before the feed is left
+
+
+def run_ahead(feed, batches):
+    """Takes them while the GPU is busy, and then more than it lets a trainer be ahead."""
+    busy(64)
+    iterator = itertools.chain.from_iterable(itertools.repeat(feed))
+    held = [next(iterator) for _ in range(batches)]
+    try:
+        next(iterator)
+        refused = ""
+    except pinfeed.DeadlineExceededError as error:
+        refused = str(error)
+    driver = ctypes.CDLL("libcuda.so.1")
+    assert driver.cuStreamSynchronize(None) == 0
+    held.append(next(iterator))
+    say({"refused": refused, "crc": [[tensor.crc() for tensor in batch] for batch in held]})
 
 
 def crc_of(field, host):
@@ -133,13 +153,15 @@ def main():
     if not host:
         sys.modules["torch"] = types.ModuleType("torch")  # whose memory is the stand-in's here: PyTorch proper would take each trainer a second
     fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
-    keep = options.pop("keep", False)
+    keep, ahead = options.pop("keep", False), options.pop("run_ahead", 0)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
     with pinfeed.open(**options, **where, address=address, rank=0, world_size=1) as feed:
         taken = 0
         held = []
+        if ahead:
+            run_ahead(feed, ahead)
         while taken < batches:
             for batch in feed:
                 crc = [crc_of(field, host) for field in batch]

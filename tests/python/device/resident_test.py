@@ -140,6 +140,15 @@ def test_a_restarted_daemon_costs_no_batch(tmp_path, data, how, resident):  # no
     second.stop()
 
 
+def test_a_trainer_that_is_ahead_of_its_gpu_waits_for_it_in_next(daemon, data):  # noqa: F811
+    """Where other threads run, and its timeout holds. The writing itself never waits."""
+    ahead = trainer(daemon.address, 0, run_ahead=64, timeout=0.05, resident=True, **spec(data))
+    ((said,), _, _) = finish(ahead)
+    assert "the GPU has yet to execute what its stream had before" in said["refused"]
+    lines, _, _ = finish(trainer(daemon.address, 65, resident=True, **spec(data)))
+    assert said["crc"] == [line["crc"] for line in lines]
+
+
 def test_a_group_gets_every_batch(daemon, data, host_bytes):  # noqa: F811
     options = spec(data)
     group = {"share": "broadcast", "group": "g", "group_size": 2, "resident": True}
