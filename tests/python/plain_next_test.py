@@ -31,13 +31,24 @@ def feed_of(request, fake, monkeypatch):
     open_feed.c = fake.c
     open_feed.copied = fake.copied
     open_feed.quick = request.param == "the extension"
+    open_feed.slow = []
+    kind = pinfeed.feed._EpochIterator
+    slowly = kind._next_slowly
+
+    def count(iterator):
+        open_feed.slow.append(iterator)
+        return slowly(iterator)
+
+    monkeypatch.setattr(kind, "_next_slowly", count)
+    if not open_feed.quick:
+        monkeypatch.setattr(kind, "__next__", count)
     return open_feed
 
 
-def plain(feed_of, feed):
-    """Whether the next batch is the extension's; that the tests below go the way they mean to."""
+def plain(feed_of, feed, calls):
+    """That the tests go the way they mean to: of so many calls of next() the Python code took all, or what the extension left it."""
     assert (feed._quick is not None) == feed_of.quick
-    return feed_of.quick
+    assert len(feed_of.slow) < calls if feed_of.quick else len(feed_of.slow) == calls, len(feed_of.slow)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -54,7 +65,7 @@ def test_batches_are_the_same(feed_of, framework, options):
             assert image.shape == (len(label), 2, 8192) and image[:, 1, 5].tolist() == [value % 256 for value in label.tolist()]
             seen.append(label.tolist())
         assert seen == [[100 * epoch + label for label in labels] for labels in EPOCH]
-    plain(feed_of, feed)
+    plain(feed_of, feed, 2 * (len(EPOCH) + 1))
 
 
 def test_a_tensor_keeps_its_slot(feed_of):
@@ -63,7 +74,7 @@ def test_a_tensor_keeps_its_slot(feed_of):
     for _ in range(2):
         next(iterator)
     batch = next(iterator)
-    plain(feed_of, feed)
+    plain(feed_of, feed, 3)
     gc.collect()
     assert feed.held == 1 and batch.raw["image"].address == batch.image.ctypes.data
     assert not numpy.shares_memory(batch.image, batch.label), "labels are small, and copies"
@@ -183,7 +194,7 @@ def test_a_failing_conversion_loses_no_batch(feed_of):
     feed._disarm()
     feed._quick, feed._quick_made = None, False  # with the function above
     assert [next(iterator).index for _ in range(2)] == [1, 2]
-    plain(feed_of, feed)
+    plain(feed_of, feed, 3)
     fails.append(MemoryError("none left"))
     with pytest.raises(MemoryError):
         next(iterator)
@@ -300,7 +311,7 @@ def test_batches_that_are_written(feed_of, monkeypatch, closes):
     for number in range(5):  # from the third on they are the extension's
         batch = next(iterator)
         assert (batch.index, batch.image.shape, batch.label.shape) == (number, (4, 2, 8192), (4,)) and batch.raw == {}
-    plain(feed_of, feed)
+    plain(feed_of, feed, 5)
     assert feed_of.c.fake_released() == released + 5 and feed.held == 0
 
     def fail():
@@ -343,3 +354,16 @@ def test_arguments_that_are_missing(arguments):
         _plain_next.extension.Next(**arguments)
     with pytest.raises(TypeError):
         _plain_next.extension.Slot()
+
+
+def test_a_closed_feed_is_never_asked(feed_of):
+    """Whichever way it was closed."""
+    feed = feed_of()
+    iterator = iter(feed)
+    for _ in range(3):
+        next(iterator)
+    plain(feed_of, feed, 3)
+    feed._disarm = lambda: None
+    feed.close()
+    with pytest.raises(pinfeed.Error, match="is closed"):
+        next(iterator)

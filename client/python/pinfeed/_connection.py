@@ -339,7 +339,7 @@ class Connection:
         try:
             self._release_batches()
         finally:
-            self._close(handle)
+            self._close_handle(handle)
         self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:
@@ -352,7 +352,13 @@ class Connection:
         # The constructor may have failed early, and at interpreter exit modules may be gone.
         handle = self.__dict__.pop("_handle", None)
         if handle is not None:
-            self._close(handle)
+            self._close_handle(handle)
+
+    def _close_handle(self, handle: ctypes.c_void_p) -> None:
+        """Closes it, and first clears it for the extension, which points to it."""
+        opened = type(handle)(handle.value)
+        handle.value = None
+        self._close(opened)
 
     def _release_batches(self) -> None:
         """Releases what a closed feed must not keep. Overridden by subclasses."""
