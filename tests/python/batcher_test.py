@@ -3,6 +3,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import io
 import multiprocessing
 import os
@@ -143,6 +144,65 @@ def test_wrong_inputs_are_refused(serve):
 def test_there_is_no_batcher_of_that_name(address):
     with pytest.raises(pinfeed.NotFoundError, match="nobody"):
         pinfeed.BatcherClient("nobody")
+
+
+def test_an_error_has_room_however_small_the_answers_are(serve):
+    batcher = serve("small", model=False, max_answer_bytes=8, max_batch=3)
+    with pinfeed.BatcherClient("small") as client:
+        futures = [client.submit(array(value)) for value in range(3)]
+        assert take(batcher).answer([ValueError("the model has no such class"), b"12345678", b"123456789"]) == 3
+        with pytest.raises(pinfeed.Error, match="ValueError: the model has no such class"):
+            futures[0].result(TIMEOUT)
+        assert futures[1].result(TIMEOUT) == b"12345678"
+        with pytest.raises(pinfeed.Error, match="the answer has 9 bytes, more than max_answer_bytes=8"):
+            futures[2].result(TIMEOUT)
+
+
+def test_a_forked_child_that_closes_them_closes_nothing_of_the_parent_s(serve):
+    batcher = serve("forked")
+    with pinfeed.BatcherClient("forked") as client:
+        assert value_of(client.submit(array(1)).result(TIMEOUT)) == 1
+        child = os.fork()
+        if child == 0:
+            signal.alarm(TIMEOUT)
+            client.close()
+            batcher.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert value_of(client.submit(array(2)).result(TIMEOUT)) == 2
+
+
+def test_a_client_that_is_dropped_is_closed(serve):
+    serve("dropped")
+    before = {thread for thread in threading.enumerate() if thread.name == "pinfeed-answers"}
+    client = pinfeed.BatcherClient("dropped")
+    (thread,) = {thread for thread in threading.enumerate() if thread.name == "pinfeed-answers"} - before
+    link = client._link
+    assert value_of(client.submit(array(1)).result(TIMEOUT)) == 1
+    del client
+    gc.collect()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive() and link._socket.fileno() == -1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_a_request_is_sent_loses_no_slot(serve, monkeypatch, when):
+    serve("interrupted")
+    with pinfeed.BatcherClient("interrupted", in_flight=3) as client:
+        send = client._link.send
+
+        def interrupted(kind, **frame):
+            if when == "after":
+                send(kind, **frame)
+            raise KeyboardInterrupt
+
+        for _ in range(4):
+            monkeypatch.setattr(client._link, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.submit(array(1), timeout=TIMEOUT)
+            monkeypatch.setattr(client._link, "send", send)
+        futures = [client.submit(array(value), timeout=TIMEOUT) for value in range(3)]
+        assert [value_of(future.result(TIMEOUT)) for future in futures] == [0, 1, 2]
 
 
 def test_arguments_are_refused_before_anything_is_opened(address):

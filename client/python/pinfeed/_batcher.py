@@ -19,6 +19,7 @@ from .feed import Feed
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
 _MAX_REQUEST_BYTES, _MAX_ANSWER_BYTES = 64 << 20, 16 << 20
+_ERROR_BYTES = 200  # of the text of an error, for which each answer has room
 _Self = TypeVar("_Self", bound="Batcher")
 
 
@@ -100,15 +101,16 @@ class Batcher:
         delay = checks.seconds("max_delay", max_delay, 0)
         if not checks.faults and delay > _MAX_DELAY_S:
             checks.refuse("max_delay", max_delay, "at most 60 seconds")
+        most = checks.integer("max_answer_bytes", max_answer_bytes, 1, _MAX_ANSWER_BYTES)
         batcher: Spec = {
             "max_delay_us": 0 if checks.faults else round(delay * 1e6),
             "queue_limit": checks.integer("queue_limit", queue_limit, 1, _MAX_QUEUE),
-            "max_answer_bytes": checks.integer("max_answer_bytes", max_answer_bytes, 1, _MAX_ANSWER_BYTES),
+            "max_answer_bytes": max(most, _ERROR_BYTES),
             "redeal": checks.flag("redeal", redeal),
         }
-        most = checks.integer("max_request_bytes", max_request_bytes, 1, _MAX_REQUEST_BYTES)
+        most_request = checks.integer("max_request_bytes", max_request_bytes, 1, _MAX_REQUEST_BYTES)
         if input == "image":
-            batcher["max_request_bytes"] = most
+            batcher["max_request_bytes"] = most_request
         else:
             batcher["array"] = _array_spec(checks, input)
         spec["batcher"] = batcher
@@ -119,6 +121,7 @@ class Batcher:
         checks.raise_faults()
         framework = _choose_framework(framework, ordinal)
         self._name = name
+        self._most = most  # bytes of an answer that is no error
         self._lock = threading.Lock()
         self._feed = Feed(
             open_spec(
@@ -155,6 +158,9 @@ class Batcher:
         """
         self._link.hang_up()
         self._feed.close()
+        if self._link.is_parents():
+            self._link.close()
+            return
         with self._lock:
             self._link.close()
 
@@ -194,9 +200,8 @@ class Batcher:
         with self._lock:
             memory = self._link.memory
             for row, (content, failed) in enumerate(contents):
-                if len(content) > self._room:
-                    size = len(content)
-                    content, failed = f"the answer has {size} bytes, more than max_answer_bytes={self._room}".encode()[: self._room], True
+                if not failed and len(content) > self._most:
+                    content, failed = f"the answer has {len(content)} bytes, more than max_answer_bytes={self._most}".encode(), True
                 at = self._answers + row * self._room
                 memory[at : at + len(content)] = content
                 length = ~len(content) if failed else len(content)
@@ -223,7 +228,7 @@ def _array_spec(checks: Checks, given: Any) -> Spec:
 def _bytes_of(output: Any) -> "tuple[bytes, bool]":
     """An output's bytes, and whether it is an error."""
     if isinstance(output, BaseException):
-        return f"{type(output).__name__}: {output}".encode("utf-8", "replace")[:200], True
+        return f"{type(output).__name__}: {output}".encode("utf-8", "replace")[:_ERROR_BYTES], True
     if isinstance(output, (bytes, bytearray, memoryview)):
         return bytes(output), False
     if isinstance(output, str):

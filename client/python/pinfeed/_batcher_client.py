@@ -6,10 +6,11 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+import weakref
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from . import _daemon
-from ._batcher_link import CANCEL, HANGS_S, REQUEST, Link, join
+from ._batcher_link import CANCEL, HANGS_S, REQUEST, Frame, Link, join
 from ._checks import MAX_NAME_BYTES, UINT32_MAX, Checks
 from ._errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
 
@@ -44,9 +45,9 @@ class BatcherClient:
     answers at a time, 3 to 64. max_request_bytes: of each encoded image; the batcher may allow less. The daemon's memory
     for requests is in_flight times that, charged to the user, of which only what is used is allocated.
 
-    Threads: any. A forked child cannot use it. Errors: `pinfeed.Error`; NotFoundError if the user has no such
-    batcher. When the batcher ends, or the daemon, requests in flight fail with UnavailableError, and so does `submit`:
-    make another client. ``with`` closes it.
+    Threads: any. A forked child cannot use it, and may close its own. Errors: `pinfeed.Error`; NotFoundError if the user
+    has no such batcher. When the batcher ends, or the daemon, requests in flight fail with UnavailableError, and so does
+    `submit`: make another client. ``with`` closes it, and so does dropping it and its futures.
     """
 
     def __init__(self, name: str, *, address: Optional[str] = None, in_flight: int = 16, max_request_bytes: int = 512 * 1024) -> None:
@@ -68,7 +69,8 @@ class BatcherClient:
         self._free: List[int] = list(range(in_flight))
         self._futures: Dict[int, RequestFuture] = {}
         self._ended: Optional[Exception] = None
-        self._thread = threading.Thread(target=self._receive, name="pinfeed-answers", daemon=True)
+        weakref.finalize(self, self._link.hang_up)
+        self._thread = threading.Thread(target=_receive, args=(weakref.ref(self), self._link), name="pinfeed-answers", daemon=True)
         self._thread.start()
 
     def submit(self, data: Any, *, deadline: float = 30.0, timeout: Optional[float] = None) -> RequestFuture:
@@ -90,16 +92,18 @@ class BatcherClient:
         slot = self._take_slot(deadline if timeout is None else min(timeout, deadline))
         future = RequestFuture(self, slot, until)
         at = slot * self._stride
+        sent: List[int] = []
         try:
             self._link.memory[at : at + content.nbytes] = content
             with self._lock:
                 self._check()
                 self._futures[slot] = future
                 left = max(until - time.monotonic(), 0.000001)
-                self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)))
+                self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
         except BaseException:
-            with self._changed:
-                if self._futures.get(slot) is not future:  # else the thread below frees the slot
+            if not sent:  # else the slot becomes free with the answer
+                with self._changed:
+                    self._futures.pop(slot, None)
                     self._free.append(slot)
                     self._changed.notify()
             raise
@@ -107,6 +111,9 @@ class BatcherClient:
 
     def close(self) -> None:
         """Ends the connection. Requests in flight fail. May be called twice."""
+        if self._link.is_parents():
+            self._link.close()
+            return
         self._link.hang_up()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -171,35 +178,50 @@ class BatcherClient:
         if first is not None and time.monotonic() > first + HANGS_S:
             raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
 
-    def _receive(self) -> None:
-        """The thread that takes answers, until the connection ends."""
-        try:
-            while True:
-                frame = self._link.receive()
-                if frame is None:
-                    self._check_daemon()
-                    continue
-                with self._changed:
-                    future = self._futures.pop(frame.slot, None)
-                    if future is None:
-                        raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
-                    at = frame.slot * self._stride + self._answer_offset
-                    answer = self._link.memory[at : at + frame.bytes]
-                    self._free.append(frame.slot)
-                    self._changed.notify()
-                if not future.set_running_or_notify_cancel():
-                    continue
-                if frame.code:
-                    future.set_exception(make_error(frame.code, frame.text))
-                else:
-                    future.set_result(bytes(answer))
-        except Exception as error:  # whatever it is: no future waits for ever
-            self._link.hang_up()
-            with self._changed:
-                self._ended = error
-                lost = list(self._futures.values())
-                self._futures.clear()
-                self._changed.notify_all()
-            for future in lost:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))
+    def _on_frame(self, frame: Optional[Frame]) -> None:
+        if frame is None:
+            self._check_daemon()
+            return
+        with self._changed:
+            future = self._futures.pop(frame.slot, None)
+            if future is None:
+                raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
+            at = frame.slot * self._stride + self._answer_offset
+            answer = self._link.memory[at : at + frame.bytes]
+            self._free.append(frame.slot)
+            self._changed.notify()
+        if not future.set_running_or_notify_cancel():
+            return
+        if frame.code:
+            future.set_exception(make_error(frame.code, frame.text))
+        else:
+            future.set_result(bytes(answer))
+
+    def _on_end(self, error: Exception) -> None:
+        with self._changed:
+            self._ended = error
+            lost = list(self._futures.values())
+            self._futures.clear()
+            self._changed.notify_all()
+        for future in lost:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))
+
+
+def _receive(client_of: "weakref.ref[BatcherClient]", link: Link) -> None:
+    """The thread that takes answers, until the connection ends or nobody has the client."""
+    try:
+        while True:
+            frame = link.receive()
+            client = client_of()
+            if client is None:
+                break
+            client._on_frame(frame)
+            del client, frame
+    except Exception as error:  # whatever it is: no future waits for ever
+        link.hang_up()
+        client = client_of()
+        if client is not None:
+            client._on_end(error)
+            return
+    link.close()

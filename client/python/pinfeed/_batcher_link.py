@@ -52,10 +52,11 @@ def join(address: str, request: Dict[str, Any]) -> Dict[str, Any]:
 
 class Link:
     """A socket and the memory that comes with it, as `memory`. Threads: `send` from any, `receive` from one at a time.
-    A forked child must not use it. Errors: UnavailableError once the daemon has hung up.
+    A forked child may only close it, which leaves the parent's alone. Errors: UnavailableError once the daemon has hung up.
     """
 
     def __init__(self, place: Dict[str, Any]) -> None:
+        self._pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(_TIMEOUT_S)
@@ -98,10 +99,13 @@ class Link:
         _, kind, code, _, _, _, slot, size, text = _FRAME.unpack(data)
         return Frame(kind, code, slot, size, text.rstrip(b"\0").decode("utf-8", "replace"))
 
-    def send(self, kind: int, *, epoch: int = 0, batch_index: int = 0, timeout_us: int = 0, slot: int = 0, size: int = 0) -> None:
-        """Sends a frame."""
+    def send(
+        self, kind: int, *, epoch: int = 0, batch_index: int = 0, timeout_us: int = 0, slot: int = 0, size: int = 0, sent: Optional[List[int]] = None
+    ) -> None:
+        """Sends a frame. `sent` then is no longer empty, also if a signal handler raises."""
+        frame = _FRAME.pack(_MAGIC, kind, 0, epoch, batch_index, timeout_us, slot, size, b"")
         try:
-            self._socket.send(_FRAME.pack(_MAGIC, kind, 0, epoch, batch_index, timeout_us, slot, size, b""))
+            ([] if sent is None else sent).extend(map(self._socket.send, (frame,)))  # no handler runs between sending and extending
         except OSError as error:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the daemon is closed: the batcher has ended, or the daemon stops ({error})") from error
 
@@ -120,9 +124,15 @@ class Link:
         return frame
 
     def hang_up(self) -> None:
-        """Ends the connection; `receive` then raises. May be called twice, and from any thread."""
+        """Ends the connection; `receive` then raises. May be called twice, and from any thread. Nothing in a forked child."""
+        if self.is_parents():
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_parents(self) -> bool:
+        """Whether this is a forked child of the process that made the connection."""
+        return os.getpid() != self._pid
 
     def close(self) -> None:
         """Hangs up and frees the socket. Nothing may use it any more. The memory goes with its last view."""
