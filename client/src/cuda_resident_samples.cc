@@ -180,7 +180,7 @@ class CudaResidentSamples final : public ResidentSamples {
   Mutex mutex_;
   std::array<UniqueCudaEvent, kLists> events_ PF_GUARDED_BY(mutex_);  // behind the last reader of each list
   size_t next_ PF_GUARDED_BY(mutex_) = 0;                             // the list to be used next
-  size_t room_ PF_GUARDED_BY(mutex_) = 0;                             // lists from there that the GPU has read
+  size_t room_ PF_GUARDED_BY(mutex_) = 0;  // lists from there that the GPU has read
 };
 
 }  // namespace
