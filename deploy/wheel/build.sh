@@ -22,7 +22,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -c safe.directory='*' -C "$root" lo
 export SOURCE_DATE_EPOCH
 
 "$here/dependencies.sh" "$work"
-cmake --fresh -S "$root" --preset wheel "$@" >"$work/configure.log" || die "configuring failed: $(tail -20 "$work/configure.log")"
+cmake --fresh -S "$root" --preset wheel -DPython3_EXECUTABLE="$python" "$@" >"$work/configure.log" || die "configuring failed: $(tail -20 "$work/configure.log")"
 grep 'GPU path' "$work/configure.log"
 cmake --build "$binaries" --target wheel_binaries
 

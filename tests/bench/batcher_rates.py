@@ -61,6 +61,7 @@ class Rates:
     p99_ms: float
     late_ms: float  # by how much a request left its client after the planned time, p99
     batch: float  # requests of a batch in the open loop, mean
+    stolen: float  # share of the processors' time that a virtual machine's host took from it in the open loop: it makes tails long
 
     @property
     def of_feed(self):
@@ -241,6 +242,12 @@ def cpu_of_daemon(address):
     return float(pinfeed.status(address)["cpu_seconds"])
 
 
+def processor_seconds():
+    """(all, stolen) so far."""
+    fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(fields), fields[7]
+
+
 def batches_requested(address):
     feed = next(feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == NAME)
     return int(feed["requests_ended"]), int(feed["batches"])
@@ -289,15 +296,16 @@ def measure(address, folder, device, rounds, seconds, processes=PROCESSES, progr
             feed.append(feed_round(address, folder, device, seconds))
             closed.append(batcher.round(seconds))
         rate = statistics.median(each[0] for each in closed)
-        before = batches_requested(address)
+        before, ticks = batches_requested(address), processor_seconds()
         for _ in progress(range(rounds), "batcher, open loop"):
             opened.append(batcher.round(seconds, rate / 2)[2:])
         requests, batches = (after - earlier for after, earlier in zip(batches_requested(address), before))
+        all_time, stolen = (after - earlier for after, earlier in zip(processor_seconds(), ticks))
     quantile = lambda at, which: statistics.median(float(numpy.quantile(each[which], at)) for each in opened) * 1e3  # noqa: E731
     clients_cpu, model_cpu, daemon_cpu = (statistics.median(values) for values in zip(*(each[1] for each in closed)))
     feed_rate, feed_cpu = (statistics.median(values) for values in zip(*feed))
     return Rates(
-        feed_rate, feed_cpu, rate, daemon_cpu, model_cpu, clients_cpu, quantile(0.5, 0), quantile(0.99, 0), quantile(0.99, 1), requests / batches
+        feed_rate, feed_cpu, rate, daemon_cpu, model_cpu, clients_cpu, quantile(0.5, 0), quantile(0.99, 0), quantile(0.99, 1), requests / batches, stolen / max(all_time, 1),
     )
 
 
@@ -312,7 +320,7 @@ def show(found, where):
     print(
         f"open loop at half of that: {found.p50_ms:.1f} ms (p50), {found.p99_ms:.1f} ms (p99; "
         f"{'met' if found.p99_ms <= found.p99_budget_ms else 'MISSED'}: {found.p99_budget_ms:.0f} ms), {found.batch:.1f} requests a batch; "
-        f"sent at most {found.late_ms:.2f} ms late (p99)"
+        f"sent at most {found.late_ms:.2f} ms late (p99); the machine's host took {found.stolen:.1%} of its processors"
     )
 
 
