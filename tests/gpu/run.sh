@@ -5,9 +5,9 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds resident death frameworks loader batcher copies loops sanitizer bench latency loader_rates peers doctor trace demo (default: all but peers, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds resident death frameworks loader batcher copies loops sanitizer bench latency loader_rates peers wheel doctor trace demo (default: all but peers and wheel, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
-# peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
+# wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
@@ -40,7 +40,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ] && [ "$parts" != resident ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen peers || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen peers || chosen wheel || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -135,6 +135,9 @@ if chosen latency; then piece "steps of next()" 240 python3 "$here/latency.py" "
 if chosen loader_rates; then
   PINFEED_DAEMON=$here/bin/pinfeedd piece "rates of the DataLoader" 500 python3 "$here/loader_rates.py" ${LOADER_RATES:---workers 2,16 --device cuda:0} --out "$out/loader_rates.json"
 fi
+
+# Installed by pip, with its own daemon.
+if chosen wheel; then piece "wheel" 120 python3 "$here/wheel.py" "${WHEEL:?}" "$inputs"; fi
 
 # Beside other loaders, turn by turn.
 if chosen peers; then piece "peers" 530 python3 "$here/peers.py" "$address" "$inputs" "$out" ${PEERS_ARGS:-}; fi
