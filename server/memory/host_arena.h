@@ -64,22 +64,27 @@ class HostArena final : public Arena {
         memory_(std::move(memory)),
         huge_page_tried_(memory_.size() / kHugePageBytes) {}
 
-  // How much of a slot is allocated: nothing; being allocated; enough for the batches so far; everything.
-  enum class SlotMemory : uint8_t { kNone, kAllocating, kPartial, kWhole };
+  // How far a slot is allocated, in samples from its first one. Only whole batches count: the samples of one
+  // are prepared in any order.
+  struct SlotMemory {
+    std::atomic<bool> claimed{false};  // the allocation may begin
+    std::atomic<bool> packed_ready{false};
+    std::atomic<uint32_t> prepared{0};   // by the batch that is being filled, or an earlier one
+    std::atomic<uint32_t> allocated{0};  // by those that were delivered
+  };
   Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
   // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
   Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
   // Allocates the huge pages that have a part of a range, each once. They may reach into neighbouring slots.
   void PrepareHugePages(const std::byte* begin, uint64_t bytes);
-  // Records that the claimed memory is allocated.
-  void SetAllocated(uint32_t slot, SlotMemory memory);
+  // Records that the first `samples` of the slot are allocated.
+  void SetAllocated(uint32_t slot, uint32_t samples);
 
   BudgetLease lease_;
   HostMemoryLedger::Reservation reservation_;
   Mutex mutex_;  // leaf lock, held while a slot is allocated or claimed
-  std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
-  std::array<std::atomic<bool>, kMaxSlots> packed_ready_{};
+  std::array<SlotMemory, kMaxSlots> slots_;
   HostMemoryQuarantine* const quarantine_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours

@@ -178,6 +178,32 @@ TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
   }
 }
 
+TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
+  constexpr uint64_t kSlot = 8 * kSlotAlignment;
+  MemoryBudget pool(3 * kSlot);
+  const HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess();
+  const uint64_t others = ledger.reserved_bytes();
+  const auto arena = HostArena::Create(Layout(kSlotAlignment, 8), 3, false, pool).value();
+  // Fills a batch whose piece is the whole slot, as that of a batcher is. Returns what is reserved then.
+  const auto fill = [&](uint32_t samples) {
+    const Piece piece{1, 0, 8, 0};
+    for (uint32_t i = samples; i-- > 0;) EXPECT_OK(arena->Prepare(piece, i, i + 1));
+    arena->Deliver(piece, {0, samples, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
+    return ledger.reserved_bytes() - others;
+  };
+  const auto allocated = [&] {
+    struct stat info {};
+    EXPECT_EQ(::fstat(arena->fd(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_EQ(fill(1), 2 * kSlot + 7 * kSlotAlignment);
+  EXPECT_EQ(fill(3), 2 * kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(allocated(), 3 * kSlotAlignment);
+  EXPECT_EQ(fill(2), 2 * kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(fill(8), 2 * kSlot);
+  EXPECT_EQ(allocated(), kSlot);
+}
+
 TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   MemoryBudget pool(4 * kSlotAlignment);
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
