@@ -60,12 +60,12 @@ Status ResidentBatchProducer::Write(const PieceRequest& request) const {
   RETURN_IF_ERROR(request.Places(request.begin(), request.end(), places));
   const std::span indexes(reinterpret_cast<uint32_t*>(request.Address(0)), request.end() - request.begin());
   sampler_.SamplesOf(request.plan()).CopyTo(request.begin(), indexes);
-  if (data_->bad().empty()) return OkStatus();
+  if (data_->bad_samples() == 0) return OkStatus();
   for (uint32_t i = 0; i < indexes.size() && request.Wanted(request.begin() + i); ++i) {
-    const auto bad = data_->bad().find(indexes[i]);
-    if (bad == data_->bad().end()) continue;
+    Status bad = data_->WhyBad(indexes[i]);
+    if (bad.ok()) continue;
     if (on_bad_sample_ == OnBadSample::kZero) indexes[i] |= kZeroIndex;
-    request.Bad(request.begin() + i, bad->second);
+    request.Bad(request.begin() + i, std::move(bad));
   }
   return OkStatus();
 }

@@ -74,8 +74,8 @@ class ResidentTest : public ::testing::Test {
                                                        layout, workers_, readers_);
     }
     std::unique_ptr<Arena> arena = HostArena::Create(layout, 3, false, pool_).value();
-    return std::make_shared<ResidentData>(ResidentData::Parts{
-        dataset, std::move(plan), kGpu, std::move(arena), std::move(producer), sampler, ::geteuid()});
+    return std::make_shared<ResidentData>(ResidentData::Parts{dataset, std::move(plan), gpu, std::move(arena),
+                                                              std::move(producer), sampler, owner});
   }
   static std::shared_ptr<const Dataset> Numbers(std::set<uint64_t> bad = {}) {
     return std::make_shared<NumberDataset>(kSamples, std::move(bad));
@@ -95,7 +95,7 @@ class Batches final : public BatchFill::Owner {
   Batches(ResidentTest& /*test*/, const std::shared_ptr<ResidentData>& data, FeedSpec spec,
           MemoryBudget& pool, WorkerPool& workers)
       : spec_(std::move(spec)),
-        sampler_(Sampler::Create(spec_, kSamples).value()),
+        sampler_(Sampler::Create(spec_, data->parts().dataset->info().samples).value()),
         layout_(BatchLayout::Create({{kIndexTensor, DType::kUint32, {}}}, spec_.batch_size).value()),
         arena_(HostArena::Create(layout_, 3, false, pool).value()),
         producer_(data, data->parts().plan, sampler_, spec_.on_bad_sample, data->parts().dataset->info(),
@@ -157,7 +157,7 @@ TEST_F(ResidentTest, AllSamplesAreLoadedInTheDatasetsOrder) {
   data->Begin();
   AwaitLoaded(*data);
   ASSERT_TRUE(data->loaded());
-  EXPECT_TRUE(data->bad().empty());
+  EXPECT_EQ(data->bad_samples(), 0U);
   auto& arena = const_cast<Arena&>(data->arena());
   const auto* const numbers = reinterpret_cast<const int64_t*>(arena.FillAddress({0, 0, kSamples, 0}, 0));
   for (uint32_t i = 0; i < kSamples; ++i) {
@@ -205,6 +205,38 @@ TEST_F(ResidentTest, BadSamplesAreReportedInEachBatchThatHasThem) {
         expected.push_back(id | kZeroIndex);
     }
     EXPECT_EQ(batches->Indexes(static_cast<uint32_t>(expected.size())), expected);
+  }
+}
+
+TEST_F(ResidentTest, OfManyBadSamplesTheFirstHaveReasons) {
+  constexpr uint32_t kMany = 2000, kGood = 7, kRest = 1500;
+  std::set<uint64_t> bad;
+  for (uint32_t i = 0; i < kMany; ++i)
+    if (i != kGood) bad.insert(i);
+  const auto data = MakeData(std::make_shared<NumberDataset>(kMany, bad));
+  data->Begin();
+  AwaitLoaded(*data);
+  EXPECT_EQ(data->bad_samples(), kMany - 1);
+  EXPECT_OK(data->WhyBad(kGood));
+  EXPECT_THAT(data->WhyBad(0), StatusIs(Code::kDataLoss, HasSubstr("read number 0: it is bad")));
+  EXPECT_THAT(data->WhyBad(kMaxBadNotes), StatusIs(Code::kDataLoss, HasSubstr("it is bad")));
+  EXPECT_THAT(data->WhyBad(kMaxBadNotes + 1),
+              StatusIs(Code::kDataLoss, HasSubstr("number 1001 could not be loaded")));
+  for (const OnBadSample how : {OnBadSample::kFail, OnBadSample::kSkip, OnBadSample::kZero}) {
+    FeedSpec spec;  // in order, so that the first is that of the dataset
+    spec.batch_size = kRest;
+    spec.on_bad_sample = how;
+    const auto batches = std::make_shared<Batches>(*this, data, spec, pool_, workers_);
+    batches->Ask(0, 0);
+    const FillResult result = batches->Get();
+    const bool fails = how == OnBadSample::kFail;
+    EXPECT_EQ(result.bad_samples, fails ? 1 : kRest - 1);
+    EXPECT_EQ(result.bad.size(), fails ? 1 : kMaxBadNotes);
+    EXPECT_EQ(result.skipped, how == OnBadSample::kSkip ? kRest - 1 : 0);
+    if (fails) EXPECT_THAT(result.status, StatusIs(Code::kDataLoss, HasSubstr("read number 0: it is bad")));
+    if (how == OnBadSample::kSkip) EXPECT_EQ(batches->Indexes(1), std::vector<uint32_t>{kGood});
+    if (how == OnBadSample::kSkip) EXPECT_EQ(result.samples, 1U);
+    EXPECT_FALSE(result.all_bad);
   }
 }
 
