@@ -57,7 +57,8 @@ class ResidentTest : public ::testing::Test {
 
   // `held`: gets a loader that leaves its requests to the test; null: workers load.
   std::shared_ptr<ResidentData> MakeData(const std::shared_ptr<const Dataset>& dataset,
-                                         HeldLoader** held = nullptr) {
+                                         HeldLoader** held = nullptr, const char* gpu = kGpu,
+                                         uid_t owner = ::geteuid()) {
     FeedSpec spec;
     spec.batch_size = 8;
     ResidentPlan plan = PlanResident(spec, *dataset).value();
@@ -326,11 +327,37 @@ TEST_F(ResidentTest, ThoseWithoutAUserGiveWay) {
   other.owner = 1;
   ASSERT_OK(table.Acquire(other, make));
   EXPECT_EQ(pool_.used_bytes(), 2 * bytes);
-  table.FreeIdle(std::chrono::steady_clock::now() + kLong);
+  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong);
   EXPECT_EQ(pool_.used_bytes(), bytes) << "the one in use stays";
   used.reset();
-  table.FreeIdle(std::chrono::steady_clock::now() + kLong);
+  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong);
   EXPECT_EQ(pool_.used_bytes(), 0U);
+}
+
+TEST_F(ResidentTest, ThoseOfOtherGpusAndOwnersDoNotGiveWay) {
+  ResidentTable table(kLong);
+  table.Start();
+  const auto numbers = Numbers();
+  const auto add = [&](const char* gpu, uid_t owner) {
+    ResidentTable::Key key = KeyOf(numbers);
+    key.gpu_uuid = gpu;
+    key.owner = owner;
+    EXPECT_OK(table.Acquire(
+        key, [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, nullptr, gpu, owner)); }));
+  };
+  for (const uid_t owner : {1, 2}) {
+    add(kGpu, owner);
+    add("GPU-2", owner);
+  }
+  const uint64_t bytes = pool_.used_bytes() / 4;
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  table.FreeIdle("GPU-3", std::nullopt, deadline);
+  table.FreeIdle(kGpu, 3, deadline);
+  EXPECT_EQ(pool_.used_bytes(), 4 * bytes);
+  table.FreeIdle(kGpu, 1, deadline);
+  EXPECT_EQ(pool_.used_bytes(), 3 * bytes);
+  table.FreeIdle("GPU-2", std::nullopt, deadline);
+  EXPECT_EQ(pool_.used_bytes(), bytes);
 }
 
 TEST_F(ResidentTest, ThoseWithoutAUserGoAfterAWhile) {
@@ -352,8 +379,8 @@ TEST_F(ResidentTest, LoadingEndsWhenNobodyWantsTheSamples) {
   const std::shared_ptr<PieceRequest> request = loader->held.front();
   loader->held.clear();
   data.reset();
-  table.FreeIdle(std::chrono::steady_clock::now());  // asks, and does not wait
-  std::thread asks([&] { table.FreeIdle(std::chrono::steady_clock::now() + kLong); });
+  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now());  // asks, and does not wait
+  std::thread asks([&] { table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong); });
   while (request->Wanted(0)) std::this_thread::yield();
   EXPECT_NE(pool_.used_bytes(), 0U) << "the loader may still write";
   request->Complete(OkStatus());

@@ -241,6 +241,17 @@ TEST(MemoryBudgetTest, UsersHaveAShareAndHearWhatToDo) {
   BudgetLease moved = std::move(other).value();
   EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{8, 40}}));
   moved = BudgetLease();
+  EXPECT_EQ(pool.RoomFor(60, 8), MemoryBudget::Room::kFree);
+  const auto again = pool.Reserve(50, 8);
+  EXPECT_EQ(pool.RoomFor(11, 8), MemoryBudget::Room::kOfUser);
+  EXPECT_EQ(pool.RoomFor(51, 9), MemoryBudget::Room::kOfAnyUser);
+  EXPECT_EQ(pool.RoomFor(61, 9), MemoryBudget::Room::kNever) << "no user may have so much";
+  EXPECT_EQ(pool.RoomFor(100, std::nullopt), MemoryBudget::Room::kOfAnyUser);
+  EXPECT_EQ(pool.RoomFor(101, std::nullopt), MemoryBudget::Room::kNever);
+}
+
+TEST(MemoryBudgetTest, TheDaemonItselfHasNoLimit) {
+  MemoryBudget pool(100, 60, MemoryBudget::Names());
   EXPECT_TRUE(pool.Reserve(100).ok()) << "the daemon's own is bounded by the pool alone";
 }
 
