@@ -176,6 +176,14 @@ TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
           << slot << ' ' << i;
     }
   }
+  const uint64_t huge = arena.bytes() / kHugePageBytes * kHugePageBytes;
+  const auto fd = CreateEmptyMemfd("huge", huge).value();  // whether the kernel has so many
+  const Mapping other = Mapping::Map(fd.get(), huge, Access::kReadWrite, false).value();
+  const bool possible = AllocateHugePages(other.data(), huge);
+  std::memset(other.data(), 1, huge);
+  if (!possible || HugeBytesAt(other.data()) < huge) GTEST_SKIP() << "no huge pages here";
+  // A page that another thread used at the same time may stay small.
+  EXPECT_GT(HugeBytesAt(arena.FillAddress({}, 0)), huge / 2);
 }
 
 TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
