@@ -28,6 +28,20 @@ std::string FileName(std::string_view dataset) {
   return Fingerprint().Add(dataset).Hex().append(kSuffix);
 }
 
+// Whether it is the name of a file of a store, or of one that is being written: digits.folders, or
+// digits.folders.PID.NUMBER.tmp. Whoever names another directory may have other files there.
+bool IsOwnName(std::string_view name) {
+  const std::string pattern = FileName("");
+  const size_t digits = pattern.size() - kSuffix.size();
+  if (name.substr(0, digits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
+  if (name.size() < pattern.size() || name.substr(digits, kSuffix.size()) != kSuffix) return false;
+  name.remove_prefix(pattern.size());
+  if (name.empty()) return true;
+  if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
+  name.remove_suffix(kTemporarySuffix.size());
+  return name.find_first_not_of(".0123456789") == std::string_view::npos;
+}
+
 // Whether only this user and root can have written it.
 Status CheckOwner(const struct stat& info, const std::string& object) {
   if (info.st_uid != ::geteuid())
@@ -147,7 +161,7 @@ Status IndexStore::MakeRoom(uint64_t bytes) const {
              ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
     const std::string_view name = entry->d_name;
     struct stat info = {};
-    if (!name.ends_with(kSuffix) && !name.ends_with(kTemporarySuffix)) continue;
+    if (!IsOwnName(name)) continue;
     if (::fstatat(directory_.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
     if (name.ends_with(kTemporarySuffix) && info.st_mtime < ::time(nullptr) - kMaxTemporarySeconds)
       ::unlinkat(directory_.get(), entry->d_name, 0);
