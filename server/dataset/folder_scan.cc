@@ -185,13 +185,18 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
   const MutexLock lock(mutex_);
   if (!result.ok()) {
     Fail(task, result.status());
-  } else if (result->id == dataset_id_ ||
-             !seen_.emplace(std::pair(task.start, result->id), task.path).second) {
-    const std::string earlier =
-        result->id == dataset_id_ ? "the dataset itself" : QuotePath(seen_[{task.start, result->id}]);
+  } else if (result->id == dataset_id_) {
     Fail(task, InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(task.path) +
-                               " leads by a symbolic link to the same directory as " + earlier +
-                               "; remove the link"));
+                               " leads by a symbolic link to the dataset itself; remove the link"));
+  } else if (const auto [seen, is_new] = seen_.emplace(std::pair(task.start, result->id), task.path);
+             !is_new) {
+    // Which of them came first depends on the threads.
+    const auto [first, second] = std::minmax(seen->second, task.path);
+    Fail({task.start, second},
+         InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(first) + " and " +
+                         QuotePath(second) +
+                         " are the same directory, one of them by a symbolic link; remove the link"));
+    seen->second = std::string(first);
   } else {
     Found& found = *result;
     ++(found.recalled ? counts_.recalled : counts_.listed);
