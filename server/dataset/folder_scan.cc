@@ -127,7 +127,10 @@ std::optional<FolderScan::Task> FolderScan::Next() {
   const MutexLock lock(mutex_);
   while (true) {
     while (pending_.empty() && active_ > 0) changed_.Wait(mutex_);
-    if (pending_.empty()) return std::nullopt;
+    if (pending_.empty()) {
+      changed_.NotifyAll();  // what was left may have been dropped here
+      return std::nullopt;
+    }
     Task task = std::move(pending_.back());
     pending_.pop_back();
     if (error_ && task.start > error_->start) continue;  // an error before it is the result
