@@ -165,6 +165,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
     found.entries = Pack(unsorted, count);
     entries = PackedEntries(found.entries);
   }
+  found.entries_bytes = entries.bytes().size();
   const auto settled = [&](const FolderVersion& version) {
     return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
   };
@@ -204,14 +205,13 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
     Found& found = *result;
     ++(found.recalled ? counts_.recalled : counts_.listed);
     files_ += found.folder.names.size();
-    bytes_ += found.folder.path.size() + sizeof(Found) + found.entries.size() + found.folder.names.bytes();
+    bytes_ += found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
     for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
       bytes_ += path->size();
       pending_.push_back({task.start, std::move(*path)});
     }
     if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
-    if (found.version && options_.store != nullptr)
-      kept_.push_back({*found.version, std::move(found.entries), found.recalled});
+    if (found.version && options_.store != nullptr) Keep(found);
     if (bytes_ > PackedNames::kMaxBytes) {
       Fail({}, TooLarge(base_));
       pending_.clear();
@@ -219,6 +219,13 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
   }
   --active_;
   changed_.NotifyAll();
+}
+
+void FolderScan::Keep(Found& found) {
+  if (kept_bytes_ > options_.max_kept_bytes) return;
+  kept_bytes_ += kSavedFolderBytes + found.entries_bytes;
+  kept_.push_back({*found.version, std::move(found.entries), found.recalled});
+  if (kept_bytes_ > options_.max_kept_bytes) kept_ = {};
 }
 
 void FolderScan::Abandon(std::exception_ptr thrown) {
@@ -235,6 +242,12 @@ void FolderScan::Fail(const Task& task, Status status) {
 }
 
 void FolderScan::Save() {
+  if (kept_bytes_ > options_.max_kept_bytes) {
+    spdlog::warn(
+        "the names in {} take more than {} bytes, so they are not kept, and the next open lists them again",
+        QuotePath(base_.path()), options_.max_kept_bytes);
+    return;
+  }
   const bool has_new = std::ranges::any_of(kept_, [](const Kept& kept) { return !kept.recalled; });
   if (!has_new && kept_.size() >= (saved_ ? saved_->size() : 0)) return;
   std::vector<SavedFolder> folders;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -120,13 +121,15 @@ Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name) co
 }
 
 void IndexStore::Save(std::string_view dataset, std::vector<SavedFolder>& folders) {
-  const std::string bytes = EncodeSavedFolders(folders);
+  const uint64_t bytes = SavedFoldersBytes(folders);
   const std::string name = FileName(dataset);
-  const Status written =
-      bytes.size() > kMaxFileBytes
-          ? ResourceExhausted("its " + std::to_string(bytes.size()) + " bytes exceed the limit of " +
-                              std::to_string(kMaxFileBytes))
-          : Write(name, bytes);
+  Status written = ResourceExhausted("its " + std::to_string(bytes) + " bytes exceed the limit of " +
+                                     std::to_string(kMaxFileBytes));
+  try {
+    if (bytes <= kMaxFileBytes) written = Write(name, EncodeSavedFolders(folders));
+  } catch (const std::bad_alloc&) {
+    written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
+  }
   if (!written.ok()) Warn(written.WithContext("save " + QuotePath(path_ + "/" + name)));
 }
 

@@ -256,6 +256,19 @@ TEST_F(FolderScanTest, ForgetsDirectoriesThatAreGone) {
   EXPECT_LT(fs::file_size(StoreFiles().at(0)), size);
 }
 
+TEST_F(FolderScanTest, KeepsNothingOfADatasetThatIsTooLarge) {
+  const WatchedLocation base = Base();
+  FolderScan::Options options = Options();
+  options.max_kept_bytes = 3 * kSavedFolderBytes + 1;
+  for (int i = 0; i < 2; ++i) EXPECT_OK(Scan(base, options));
+  EXPECT_EQ(store_->counts().listed, 6U);
+  EXPECT_TRUE(StoreFiles().empty());
+  EXPECT_OK(Scan(base, Options()));
+  EXPECT_OK(Scan(base, options));  // its entries count, too, when they are known
+  EXPECT_EQ(store_->counts().recalled, 3U);
+  EXPECT_EQ(ListedAgain(), 0U) << "what was kept before stays";
+}
+
 TEST_F(FolderScanTest, ListsAgainIfTheSavedFileIsDamaged) {
   const std::vector<std::string> expected = Scan();
   const fs::path file = StoreFiles().at(0);

@@ -2,6 +2,7 @@
 #include "server/dataset/index_store.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -130,6 +131,18 @@ TEST_F(IndexStoreTest, IgnoresDamagedFiles) {
   EXPECT_FALSE(store->Load("/data").has_value());
   Save(*store, "/data", 1);
   EXPECT_TRUE(Has(*store, "/data", 1));
+}
+
+TEST_F(IndexStoreTest, DoesNotReadWhatIsTooLargeToBeSaved) {
+  const auto store = Open();
+  void* const nothing = ::mmap(nullptr, IndexStore::kMaxFileBytes, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  std::vector<SavedFolder> folders = {
+      {{{1, 1}, 2, 3, 4}, {static_cast<const char*>(nothing), IndexStore::kMaxFileBytes}}};
+  store->Save("/data", folders);
+  ::munmap(nothing, IndexStore::kMaxFileBytes);
+  EXPECT_EQ(Files(), 0U);
 }
 
 TEST_F(IndexStoreTest, DoesWithoutADirectoryThatWasRemoved) {
