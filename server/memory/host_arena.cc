@@ -27,9 +27,9 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
                                                      bool shared, MemoryBudget& pool,
                                                      std::optional<uid_t> user,
                                                      HostMemoryQuarantine* quarantine) {
-  if (slot_count < kMinSlots || slot_count > kMaxSlots) {
-    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
-                           std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
+  if (slot_count == 0 || slot_count > kMaxSlots) {
+    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within 1.." +
+                           std::to_string(kMaxSlots));
   }
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &bytes))
@@ -152,6 +152,12 @@ void HostArena::Deliver(const Piece& piece, const SlotRange& /*landing*/, Done d
   // Every sample of the batch was prepared. Those behind it stay reserved.
   SetAllocated(piece.slot, slots_[piece.slot].prepared.load(std::memory_order_acquire));
   done(OkStatus(), {});
+}
+
+Status HostArena::PrepareForClient(uint32_t slot, uint32_t samples) {
+  RETURN_IF_ERROR(Prepare({slot, 0, samples, 0}, 0, samples));
+  SetAllocated(slot, samples);
+  return OkStatus();
 }
 
 }  // namespace pinfeed

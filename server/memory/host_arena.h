@@ -32,7 +32,7 @@ class HostArena final : public Arena {
   // fill it, so the first batch waits only for its own slot. With `shared`, the memory is sealed so that
   // clients can only map it for reading. If a process still uses the memory at the end, its charge moves to
   // `quarantine`, which outlives the arena; with null, the charge is released.
-  // kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots. kResourceExhausted, with numbers,
+  // kInvalidArgument when slot_count is not within 1..kMaxSlots. kResourceExhausted, with numbers,
   // when the pool, the user's limit or the host's memory is exceeded.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, MemoryBudget& pool,
@@ -47,6 +47,8 @@ class HostArena final : public Arena {
   }
   Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override PF_EXCLUDES(mutex_);
   void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
+  // Prepares the first samples of a slot that a client fills, so that nothing of them is delivered.
+  Status PrepareForClient(uint32_t slot, uint32_t samples) PF_EXCLUDES(mutex_);
   // Has no effect on a shared arena: the kernel punches no holes into memory sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return client_fd_.get(); }

@@ -219,8 +219,8 @@ TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
                        AllOf(HasSubstr("5 slots of 4 KiB"), HasSubstr("20 KiB (20480 bytes)"),
                              HasSubstr("16 KiB (16384 bytes) in total"))));
   EXPECT_EQ(pool.used_bytes(), 0U);
-  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 2, false, pool),
-              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 2")));
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 0, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 0")));
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 65, false, pool),
               StatusIs(Code::kInvalidArgument, HasSubstr("slots: 65")));
 }

@@ -150,6 +150,14 @@ class BatcherConnectionsTest : public OpenerTest {
   std::shared_ptr<Session> session_;
 };
 
+TEST_F(BatcherConnectionsTest, AConsumerHasOneSlotWhichIsAllocated) {
+  const uint64_t used = pool_.used_bytes();
+  const uint64_t reserved = HostMemoryLedger::ForThisProcess().reserved_bytes();
+  const BatcherPlace place = opener_.JoinBatcher(peer_, {kName, /*consumer=*/true, 0, 0}).value();
+  EXPECT_EQ(pool_.used_bytes() - used, place.memory->slot_stride());
+  EXPECT_EQ(HostMemoryLedger::ForThisProcess().reserved_bytes(), reserved);
+}
+
 TEST_F(BatcherConnectionsTest, EachRequestIsAnsweredWhileConsumersHangAndEnd) {
   // The first hangs with a batch that it asked for, the second ends, the third stays.
   constexpr std::array<int, 3> kMost = {20, 40, 1 << 30};
