@@ -9,6 +9,8 @@ namespace {
 
 // What a thread writes before it leaves the rest to a worker: it may be the one that serves all sessions.
 constexpr uint64_t kSamplesInARow = 32768;
+// As many samples are as much work as a batch is besides its samples: plan it, publish it, ask for the next.
+constexpr uint64_t kSamplesOfABatch = 512;
 
 }  // namespace
 
@@ -50,7 +52,7 @@ void ResidentBatchProducer::WriteReady(std::shared_ptr<PieceRequest> request) {
       if (written < kSamplesInARow) ready_.pop_front();
     }
     if (written >= kSamplesInARow) return workers_.Submit(std::make_shared<Task>(*this, std::move(request)));
-    written += request->end() - request->begin();
+    written += kSamplesOfABatch + request->end() - request->begin();
     request->Complete(Write(*request));
   }
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -121,10 +122,13 @@ class Batches final : public BatchFill::Owner {
   }
   const Sampler& sampler() const { return sampler_; }
 
+  std::function<void()> on_delivered;  // in place of the result
+
  private:
   void OnPieceMemory() override {}
   void OnFilled(uint32_t /*slot*/, FillResult result) override { result_ = std::move(result); }
   void OnDelivered(uint32_t /*slot*/, const Status& /*status*/) override {
+    if (on_delivered) return on_delivered();
     filled_.set_value(std::move(result_));
   }
   bool OnReplace(uint32_t /*slot*/) override { return false; }
@@ -176,6 +180,28 @@ TEST_F(ResidentTest, ABatchIsTheListOfItsSamples) {
   const BatchSamples expected = batches->sampler().SamplesOf(batches->sampler().Plan(2, 1));
   const std::vector<uint32_t> indexes = batches->Indexes(16);
   for (uint32_t i = 0; i < 16; ++i) EXPECT_EQ(indexes[i], expected[i]);
+}
+
+// A trainer that takes small batches as soon as they are there: the thread that serves it serves others, too.
+TEST_F(ResidentTest, AThreadThatAsksIsNotKeptBySmallBatches) {
+  constexpr int kBatches = 1000;
+  const auto data = MakeData(Numbers());
+  data->Begin();
+  AwaitLoaded(*data);
+  const auto batches = std::make_shared<Batches>(*this, data, Shuffled(1), pool_, workers_);
+  std::promise<void> over;
+  int delivered = 0;
+  int here = 0;
+  batches->on_delivered = [&, self = std::this_thread::get_id()] {
+    here += std::this_thread::get_id() == self ? 1 : 0;
+    if (++delivered == kBatches)
+      over.set_value();
+    else
+      batches->Ask(0, delivered % kSamples);
+  };
+  batches->Ask(0, 0);
+  over.get_future().wait();
+  EXPECT_LT(here, 100);
 }
 
 TEST_F(ResidentTest, BadSamplesAreReportedInEachBatchThatHasThem) {
