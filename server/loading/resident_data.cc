@@ -8,11 +8,6 @@
 #include "common/base/quote.h"
 
 namespace pinfeed {
-namespace {
-
-constexpr size_t kMaxRemainingMappers = 64;
-
-}  // namespace
 
 ResidentData::ResidentData(Parts parts)
     : share_(std::make_shared<FeedShare>(parts.owner)),
@@ -88,9 +83,7 @@ Status ResidentData::WhyBad(uint32_t sample) const {
 
 void ResidentData::AddRemainingMapper(ClientProcess process) {
   const MutexLock lock(mutex_);
-  if (remaining_mappers_.size() >= kMaxRemainingMappers)
-    std::erase_if(remaining_mappers_, [](const ClientProcess& one) { return one.HasEnded(); });
-  remaining_mappers_.push_back(std::move(process));
+  pinfeed::AddRemainingMapper(std::move(process), remaining_mappers_);
 }
 
 void ResidentData::OnPieceMemory() {
