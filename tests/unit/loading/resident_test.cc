@@ -1,95 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resident samples, over memory of the host: how they are loaded, shared and freed.
-#include <unistd.h>
-
-#include <chrono>
+// How resident samples are loaded, and lists of them made.
 #include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "common/base/log.h"
-#include "server/loading/native_batch_producer.h"
 #include "server/loading/resident_batch_producer.h"
-#include "server/loading/resident_table.h"
-#include "server/memory/host_arena.h"
-#include "tests/support/testing.h"
-#include "tests/unit/feed/number_dataset.h"
+#include "tests/unit/loading/resident_fixture.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uint32_t kSamples = 40;
-constexpr char kGpu[] = "GPU-1";
-constexpr std::chrono::hours kLong(1);
-
-// ---- Loading ----
-
-// Purpose: takes requests and leaves them to the test.
-class HeldLoader final : public BatchProducer {
- public:
-  void Produce(std::shared_ptr<PieceRequest> request) override { held.push_back(std::move(request)); }
-  ProducerTimes times() const override { return {}; }
-  const DatasetInfo& dataset() const override { return info_; }
-  std::string Describe(uint64_t sample) const override { return std::to_string(sample); }
-  const std::optional<DeferredPixelOps>& deferred_pixel_ops() const override { return none_; }
-  std::vector<std::shared_ptr<PieceRequest>> held;
-
- private:
-  const DatasetInfo info_{};
-  const std::optional<DeferredPixelOps> none_;
-};
-
-class ResidentTest : public ::testing::Test {
- protected:
-  ResidentTest() {
-    (void)spdlog::default_logger();  // made here: the thread sanitizer does not see how that library
-                                     // synchronises
-    workers_.Start();
-  }
-  ~ResidentTest() override { workers_.Stop(); }
-
-  // `held`: gets a loader that leaves its requests to the test; null: workers load.
-  std::shared_ptr<ResidentData> MakeData(const std::shared_ptr<const Dataset>& dataset,
-                                         HeldLoader** held = nullptr, const char* gpu = kGpu,
-                                         uid_t owner = ::geteuid()) {
-    FeedSpec spec;
-    spec.batch_size = 8;
-    ResidentPlan plan = PlanResident(spec, *dataset).value();
-    auto loader = SampleLoader::Create(dataset, plan.load).value();
-    const BatchLayout layout = BatchLayout::Create(loader->outputs(), plan.load.batch_size).value();
-    Sampler sampler = Sampler::Create(plan.load, plan.load.batch_size).value();
-    std::unique_ptr<BatchProducer> producer;
-    if (held != nullptr) {
-      auto own = std::make_unique<HeldLoader>();
-      *held = own.get();
-      producer = std::move(own);
-    } else {
-      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load.on_bad_sample,
-                                                       layout, workers_, readers_);
-    }
-    std::unique_ptr<Arena> arena = HostArena::Create(layout, 3, false, pool_).value();
-    return std::make_shared<ResidentData>(ResidentData::Parts{dataset, std::move(plan), gpu, std::move(arena),
-                                                              std::move(producer), sampler, owner});
-  }
-  static std::shared_ptr<const Dataset> Numbers(std::set<uint64_t> bad = {}) {
-    return std::make_shared<NumberDataset>(kSamples, std::move(bad));
-  }
-  static ResidentTable::Key KeyOf(const std::shared_ptr<const Dataset>& dataset) {
-    return {0, kGpu, dataset, FeedSpec()};
-  }
-
-  MemoryBudget pool_{uint64_t{64} << 20};
-  WorkerPool workers_{3};
-  WorkerPool readers_{1, UINT32_MAX, PoolKind::kReaders};
-};
 
 // Purpose: one batch of a feed of resident samples: what its requests become. Owns its memory.
 class Batches final : public BatchFill::Owner {
@@ -303,141 +229,6 @@ TEST_F(ResidentTest, WhatCannotBeLoadedFailsEveryRequest) {
   for (const auto& batches : {early, late})
     EXPECT_THAT(batches->Get().status.message(), HasSubstr("no memory for it"));
   EXPECT_TRUE(data->failed());
-}
-
-// ---- Sharing ----
-
-TEST_F(ResidentTest, FeedsOfOneKeyShareAndOthersDoNot) {
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  int made = 0;
-  const auto make = [&] {
-    ++made;
-    return Result<std::shared_ptr<ResidentData>>(MakeData(numbers));
-  };
-  ResidentTable::Key key = KeyOf(numbers);
-  ASSERT_OK_AND_ASSIGN(auto one, table.Acquire(key, make));
-  ASSERT_OK_AND_ASSIGN(auto other, table.Acquire(key, make));
-  EXPECT_EQ(one, other);
-  EXPECT_EQ(made, 1);
-  for (const auto change : {0, 1, 2, 3}) {
-    ResidentTable::Key changed = key;
-    if (change == 0) changed.owner = 7;
-    if (change == 1) changed.gpu_uuid = "GPU-2";
-    if (change == 2) changed.dataset = Numbers();  // opened again
-    if (change == 3) changed.load.valid = true;
-    ASSERT_OK_AND_ASSIGN(const auto apart, table.Acquire(changed, make));
-    EXPECT_NE(apart, one);
-  }
-  EXPECT_EQ(made, 5);
-  // Kept for the next feed.
-  const ResidentData* const kept = one.get();
-  one.reset();
-  other.reset();
-  ASSERT_OK_AND_ASSIGN(one, table.Acquire(key, make));
-  EXPECT_EQ(one.get(), kept);
-  one.reset();
-  table.Stop();
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, ThoseWithoutAUserGiveWay) {
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers)); };
-  ASSERT_OK_AND_ASSIGN(auto used, table.Acquire(KeyOf(numbers), make));
-  const uint64_t bytes = pool_.used_bytes();
-  ResidentTable::Key other = KeyOf(numbers);
-  other.owner = 1;
-  ASSERT_OK(table.Acquire(other, make));
-  EXPECT_EQ(pool_.used_bytes(), 2 * bytes);
-  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong);
-  EXPECT_EQ(pool_.used_bytes(), bytes) << "the one in use stays";
-  used.reset();
-  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong);
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, ThoseOfOtherGpusAndOwnersDoNotGiveWay) {
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto add = [&](const char* gpu, uid_t owner) {
-    ResidentTable::Key key = KeyOf(numbers);
-    key.gpu_uuid = gpu;
-    key.owner = owner;
-    EXPECT_OK(table.Acquire(
-        key, [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, nullptr, gpu, owner)); }));
-  };
-  for (const uid_t owner : {1, 2}) {
-    add(kGpu, owner);
-    add("GPU-2", owner);
-  }
-  const uint64_t bytes = pool_.used_bytes() / 4;
-  const auto deadline = std::chrono::steady_clock::now() + kLong;
-  table.FreeIdle("GPU-3", std::nullopt, deadline);
-  table.FreeIdle(kGpu, 3, deadline);
-  EXPECT_EQ(pool_.used_bytes(), 4 * bytes);
-  table.FreeIdle(kGpu, 1, deadline);
-  EXPECT_EQ(pool_.used_bytes(), 3 * bytes);
-  table.FreeIdle("GPU-2", std::nullopt, deadline);
-  EXPECT_EQ(pool_.used_bytes(), bytes);
-}
-
-TEST_F(ResidentTest, ThoseWithoutAUserGoAfterAWhile) {
-  ResidentTable table(std::chrono::milliseconds(1));
-  table.Start();
-  const auto numbers = Numbers();
-  ASSERT_OK(table.Acquire(KeyOf(numbers),
-                          [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers)); }));
-  while (pool_.used_bytes() != 0) std::this_thread::yield();
-}
-
-TEST_F(ResidentTest, LoadingEndsWhenNobodyWantsTheSamples) {
-  HeldLoader* loader = nullptr;
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, &loader)); };
-  ASSERT_OK_AND_ASSIGN(auto data, table.Acquire(KeyOf(numbers), make));
-  const std::shared_ptr<PieceRequest> request = loader->held.front();
-  loader->held.clear();
-  data.reset();
-  table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now());  // asks, and does not wait
-  std::thread asks([&] { table.FreeIdle(kGpu, std::nullopt, std::chrono::steady_clock::now() + kLong); });
-  while (request->Wanted(0)) std::this_thread::yield();
-  EXPECT_NE(pool_.used_bytes(), 0U) << "the loader may still write";
-  request->Complete(OkStatus());
-  // The request, too, is an owner.
-  const_cast<std::shared_ptr<PieceRequest>&>(request).reset();
-  asks.join();
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, FailedOnesAreMadeAnew) {
-  HeldLoader* loader = nullptr;
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, &loader)); };
-  EXPECT_EQ(table
-                .Acquire(KeyOf(numbers),
-                         [] { return Result<std::shared_ptr<ResidentData>>(ResourceExhausted("no room")); })
-                .status()
-                .code(),
-            Code::kResourceExhausted);
-  ASSERT_OK_AND_ASSIGN(auto failed, table.Acquire(KeyOf(numbers), make));
-  loader->held.front()->Complete(ResourceExhausted("no memory for it"));
-  loader->held.clear();
-  ASSERT_OK_AND_ASSIGN(auto again, table.Acquire(KeyOf(numbers), make));
-  EXPECT_NE(failed, again);
-  loader->held.front()->Complete(OkStatus());
-  loader->held.clear();
-  EXPECT_TRUE(again->loaded());
-  failed.reset();
-  again.reset();
 }
 
 }  // namespace
