@@ -18,9 +18,10 @@ struct SamplePlace {
 
 __device__ inline uint64_t IndexOf(const GatherSamples& work, uint32_t sample, uint32_t* zero) {
   const uint32_t index = work.indexes[sample];
-  const bool valid = (index & 0x7FFFFFFF) < work.dataset_samples;
-  *zero = !valid || (index >> 31) != 0;
-  return valid ? index & 0x7FFFFFFF : 0;
+  const uint32_t number = index & ~kZeroIndex;
+  const bool valid = number < work.dataset_samples;
+  *zero = !valid || index != number;
+  return valid ? number : 0;
 }
 
 // Calls `each(place, sample, unit)` for this block's share of samples * units_per_sample units.

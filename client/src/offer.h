@@ -40,8 +40,6 @@ struct OfferedResident {
   uint64_t bytes = 0;              // of the arena
   BatchLayout layout;              // one slot with all samples as one batch
 };
-// In an index of the slot: the sample's image is made of zeros.
-inline constexpr uint32_t kZeroIndex = uint32_t{1} << 31;
 
 // An output, made of a slot's tensor. On the host, unless a GPU decodes, there is one per tensor, without
 // `image`. The rows of a

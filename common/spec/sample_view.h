@@ -10,6 +10,9 @@
 
 namespace pinfeed {
 
+// Set in the index of a resident sample that is bad: its image is made of zeros. A table would recolour them.
+inline constexpr uint32_t kZeroIndex = uint32_t{1} << 31;
+
 struct ViewStep {
   // Values are the wire's (pinfeed.v1.SampleView.Step.Kind).
   enum Kind : uint32_t { kFlip = 1, kFlipVertical = 2, kCrop = 3 };

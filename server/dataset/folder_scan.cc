@@ -127,7 +127,10 @@ std::optional<FolderScan::Task> FolderScan::Next() {
   const MutexLock lock(mutex_);
   while (true) {
     while (pending_.empty() && active_ > 0) changed_.Wait(mutex_);
-    if (pending_.empty()) return std::nullopt;
+    if (pending_.empty()) {
+      changed_.NotifyAll();  // what was left may have been dropped here
+      return std::nullopt;
+    }
     Task task = std::move(pending_.back());
     pending_.pop_back();
     if (error_ && task.start > error_->start) continue;  // an error before it is the result
@@ -162,6 +165,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
     found.entries = Pack(unsorted, count);
     entries = PackedEntries(found.entries);
   }
+  found.entries_bytes = entries.bytes().size();
   const auto settled = [&](const FolderVersion& version) {
     return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
   };
@@ -185,25 +189,29 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
   const MutexLock lock(mutex_);
   if (!result.ok()) {
     Fail(task, result.status());
-  } else if (result->id == dataset_id_ ||
-             !seen_.emplace(std::pair(task.start, result->id), task.path).second) {
-    const std::string earlier =
-        result->id == dataset_id_ ? "the dataset itself" : QuotePath(seen_[{task.start, result->id}]);
+  } else if (result->id == dataset_id_) {
     Fail(task, InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(task.path) +
-                               " leads by a symbolic link to the same directory as " + earlier +
-                               "; remove the link"));
+                               " leads by a symbolic link to the dataset itself; remove the link"));
+  } else if (const auto [seen, is_new] = seen_.emplace(std::pair(task.start, result->id), task.path);
+             !is_new) {
+    // Which of them came first depends on the threads.
+    const auto [first, second] = std::minmax(seen->second, task.path);
+    Fail({task.start, second},
+         InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(first) + " and " +
+                         QuotePath(second) +
+                         " are the same directory, one of them by a symbolic link; remove the link"));
+    seen->second = std::string(first);
   } else {
     Found& found = *result;
     ++(found.recalled ? counts_.recalled : counts_.listed);
     files_ += found.folder.names.size();
-    bytes_ += found.folder.path.size() + sizeof(Found) + found.entries.size() + found.folder.names.bytes();
+    bytes_ += found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
     for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
       bytes_ += path->size();
       pending_.push_back({task.start, std::move(*path)});
     }
     if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
-    if (found.version && options_.store != nullptr)
-      kept_.push_back({*found.version, std::move(found.entries), found.recalled});
+    if (found.version && options_.store != nullptr) Keep(found);
     if (bytes_ > PackedNames::kMaxBytes) {
       Fail({}, TooLarge(base_));
       pending_.clear();
@@ -211,6 +219,13 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
   }
   --active_;
   changed_.NotifyAll();
+}
+
+void FolderScan::Keep(Found& found) {
+  if (kept_bytes_ > options_.max_kept_bytes) return;
+  kept_bytes_ += kSavedFolderBytes + found.entries_bytes;
+  kept_.push_back({*found.version, std::move(found.entries), found.recalled});
+  if (kept_bytes_ > options_.max_kept_bytes) kept_ = {};
 }
 
 void FolderScan::Abandon(std::exception_ptr thrown) {
@@ -227,6 +242,12 @@ void FolderScan::Fail(const Task& task, Status status) {
 }
 
 void FolderScan::Save() {
+  if (kept_bytes_ > options_.max_kept_bytes) {
+    spdlog::warn(
+        "the names in {} take more than {} bytes, so they are not kept, and the next open lists them again",
+        QuotePath(base_.path()), options_.max_kept_bytes);
+    return;
+  }
   const bool has_new = std::ranges::any_of(kept_, [](const Kept& kept) { return !kept.recalled; });
   if (!has_new && kept_.size() >= (saved_ ? saved_->size() : 0)) return;
   std::vector<SavedFolder> folders;

@@ -40,6 +40,7 @@ class FolderScan {
     // The clock of the file system (Unix time in ns), for tests.
     std::function<int64_t()> now = nullptr;
     std::chrono::steady_clock::duration progress_interval = std::chrono::seconds(5);
+    uint64_t max_kept_bytes = IndexStore::kMaxFileBytes;
   };
   // Directories that changed less than this before they were listed are not kept: another change may have the
   // same time. Some file systems have a clock of 2 s.
@@ -78,6 +79,7 @@ class FolderScan {
     std::vector<std::string> below;        // directories
     std::optional<FolderVersion> version;  // set if the entries can be kept
     std::string entries;                   // packed; empty if they are known
+    uint64_t entries_bytes = 0;            // also of known ones
     bool recalled = false;
   };
   struct Error {
@@ -102,6 +104,8 @@ class FolderScan {
   void Abandon(std::exception_ptr thrown) PF_EXCLUDES(mutex_);
   bool Finished() const PF_REQUIRES(mutex_) { return active_ == 0 && pending_.empty(); }
   void Fail(const Task& task, Status status) PF_REQUIRES(mutex_);
+  // Keeps the entries for the next scan. Keeps nothing at all once they are too many for the store.
+  void Keep(Found& found) PF_REQUIRES(mutex_);
   void Save() PF_REQUIRES(mutex_);
 
   const Location& base_;
@@ -118,6 +122,7 @@ class FolderScan {
   std::map<std::pair<size_t, NodeId>, std::string> seen_ PF_GUARDED_BY(mutex_);  // by start; the path
   std::vector<std::vector<Folder>> folders_ PF_GUARDED_BY(mutex_);
   std::vector<Kept> kept_ PF_GUARDED_BY(mutex_);
+  uint64_t kept_bytes_ PF_GUARDED_BY(mutex_) = 0;  // of their file
   std::optional<Error> error_ PF_GUARDED_BY(mutex_);
   std::exception_ptr thrown_ PF_GUARDED_BY(mutex_);
   uint64_t bytes_ PF_GUARDED_BY(mutex_) = 0;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -26,6 +27,20 @@ constexpr time_t kMaxTemporarySeconds = 3600;
 
 std::string FileName(std::string_view dataset) {
   return Fingerprint().Add(dataset).Hex().append(kSuffix);
+}
+
+// Whether it is the name of a file of a store, or of one that is being written: digits.folders, or
+// digits.folders.PID.NUMBER.tmp. Whoever names another directory may have other files there.
+bool IsOwnName(std::string_view name) {
+  const std::string pattern = FileName("");
+  const size_t digits = pattern.size() - kSuffix.size();
+  if (name.substr(0, digits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
+  if (name.size() < pattern.size() || name.substr(digits, kSuffix.size()) != kSuffix) return false;
+  name.remove_prefix(pattern.size());
+  if (name.empty()) return true;
+  if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
+  name.remove_suffix(kTemporarySuffix.size());
+  return name.find_first_not_of(".0123456789") == std::string_view::npos;
 }
 
 // Whether only this user and root can have written it.
@@ -106,13 +121,15 @@ Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name) co
 }
 
 void IndexStore::Save(std::string_view dataset, std::vector<SavedFolder>& folders) {
-  const std::string bytes = EncodeSavedFolders(folders);
+  const uint64_t bytes = SavedFoldersBytes(folders);
   const std::string name = FileName(dataset);
-  const Status written =
-      bytes.size() > kMaxFileBytes
-          ? ResourceExhausted("its " + std::to_string(bytes.size()) + " bytes exceed the limit of " +
-                              std::to_string(kMaxFileBytes))
-          : Write(name, bytes);
+  Status written = ResourceExhausted("its " + std::to_string(bytes) + " bytes exceed the limit of " +
+                                     std::to_string(kMaxFileBytes));
+  try {
+    if (bytes <= kMaxFileBytes) written = Write(name, EncodeSavedFolders(folders));
+  } catch (const std::bad_alloc&) {
+    written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
+  }
   if (!written.ok()) Warn(written.WithContext("save " + QuotePath(path_ + "/" + name)));
 }
 
@@ -147,7 +164,7 @@ Status IndexStore::MakeRoom(uint64_t bytes) const {
              ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
     const std::string_view name = entry->d_name;
     struct stat info = {};
-    if (!name.ends_with(kSuffix) && !name.ends_with(kTemporarySuffix)) continue;
+    if (!IsOwnName(name)) continue;
     if (::fstatat(directory_.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
     if (name.ends_with(kTemporarySuffix) && info.st_mtime < ::time(nullptr) - kMaxTemporarySeconds)
       ::unlinkat(directory_.get(), entry->d_name, 0);

@@ -50,8 +50,8 @@ class IndexStore {
       : path_(std::move(path)), directory_(std::move(directory)) {}
   Result<std::optional<SavedFolders>> Read(const std::string& name) const;
   Status Write(const std::string& name, std::string_view bytes);
-  // Removes the files that were used longest ago until a file of `bytes` has room, and temporary files that
-  // an ended daemon left.
+  // Removes the store's files that were used longest ago until a file of `bytes` has room, and temporary ones
+  // that an ended daemon left.
   Status MakeRoom(uint64_t bytes) const;
   void Warn(const Status& status);
 

@@ -27,7 +27,7 @@ struct Record {
   FolderVersion version;
   uint64_t end;  // of its entries, from the first entry of all
 };
-static_assert(std::has_unique_object_representations_v<Record> && sizeof(Record) == 48);
+static_assert(std::has_unique_object_representations_v<Record> && sizeof(Record) == kSavedFolderBytes);
 
 template <typename T>
 T ReadAs(std::string_view bytes, uint64_t offset) {
@@ -97,16 +97,20 @@ uint64_t SavedFolders::Checksum(uint64_t folders, std::string_view bytes) {
   return hash;
 }
 
+uint64_t SavedFoldersBytes(const std::vector<SavedFolder>& folders) {
+  uint64_t bytes = sizeof(Header);
+  for (const SavedFolder& folder : folders) bytes += sizeof(Record) + folder.entries.size();
+  return bytes;
+}
+
 std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
   std::ranges::sort(folders, {}, &SavedFolder::version);
   const auto same_version = [](const SavedFolder& a, const SavedFolder& b) { return a.version == b.version; };
   folders.erase(std::unique(folders.begin(), folders.end(), same_version), folders.end());
-  uint64_t end = 0;
-  for (const SavedFolder& folder : folders) end += folder.entries.size();
   std::string bytes;
-  bytes.reserve(sizeof(Header) + folders.size() * sizeof(Record) + end);
+  bytes.reserve(SavedFoldersBytes(folders));
   bytes.resize(sizeof(Header));
-  end = 0;
+  uint64_t end = 0;
   for (const SavedFolder& folder : folders)
     AppendAs(Record{folder.version, end += folder.entries.size()}, bytes);
   for (const SavedFolder& folder : folders) bytes += folder.entries;

@@ -44,6 +44,11 @@ struct SavedFolder {
   std::string_view entries;  // packed
 };
 
+// The size of their file, or more if some have equal versions.
+uint64_t SavedFoldersBytes(const std::vector<SavedFolder>& folders);
+// What the file has for each directory besides its entries.
+inline constexpr uint64_t kSavedFolderBytes = 48;
+
 // Sorts `folders`, removes all but one of those with equal versions, and returns the bytes of their file.
 std::string EncodeSavedFolders(std::vector<SavedFolder>& folders);
 

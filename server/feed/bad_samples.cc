@@ -24,9 +24,9 @@ void BadSampleLog::Log(const std::vector<BadSampleNote>& bad) {
   }
 }
 
-void BadSamples::Add(const std::vector<BadSampleNote>& bad) {
-  count_ += bad.size();
-  newest_.insert(newest_.end(), bad.begin(), bad.end());
+void BadSamples::Add(const FillResult& result) {
+  count_ += result.bad_samples;
+  newest_.insert(newest_.end(), result.bad.begin(), result.bad.end());
   if (newest_.size() > kMaxKept) newest_.erase(newest_.begin(), newest_.end() - kMaxKept);
 }
 

@@ -34,7 +34,7 @@ class BadSamples {
   BadSamples(OnBadSample choice, uint64_t batches_per_epoch)
       : choice_(choice), batches_per_epoch_(batches_per_epoch) {}
 
-  void Add(const std::vector<BadSampleNote>& bad);
+  void Add(const FillResult& result);
   // kDataLoss for the batch that completes a whole epoch without a good sample.
   Status CheckBatch(const FillResult& result);
 

@@ -240,7 +240,7 @@ void BatchCycle::Enter(Phase phase) {
 void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
   if (filling_.replaced[slot] && !(result.status.ok() && MoveBack(slot))) return;
   Account();
-  bad_samples_.Add(result.bad);
+  bad_samples_.Add(result);
   BatchQueue::Batch& batch = batches_[slot];
   counters_.filling.Add(Nanoseconds(stalls_.time() - batch.planned));
   batch.delivering = true;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -50,6 +51,10 @@ void BatchFill::OnBad(uint32_t index, Status why) {
   }
   MutexLock lock(mutex_);
   bad_.emplace(index, std::move(why));
+  if (bad_.size() <= kMaxBadNotes) return;
+  more_bad_.resize(plan_.samples);
+  more_bad_[bad_.rbegin()->first] = true;
+  bad_.erase(std::prev(bad_.end()));
 }
 
 void BatchFill::OnLeftOut(uint32_t index) {
@@ -119,6 +124,8 @@ SlotRange BatchFill::Compact(const Piece& piece) {
     if (context_.on_bad_sample == OnBadSample::kSkip) {
       for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
         gaps.insert(at->first);
+      for (uint32_t index = piece.begin; index < piece.end && !more_bad_.empty(); ++index)
+        if (more_bad_[index]) gaps.insert(index);
     }
     for (const uint32_t index : gaps) bad.push_back(index - piece.begin);
   }
@@ -147,6 +154,7 @@ bool BatchFill::Conclude() {
   {
     MutexLock lock(mutex_);
     bad.swap(bad_);
+    result.more_bad.swap(more_bad_);
     result.status = production_;
   }
   if (planned_ns_ != 0 && context_.recorder.On()) {
@@ -161,6 +169,8 @@ bool BatchFill::Conclude() {
     context_.recorder.Record(span);
   }
   result.samples = delivered_samples_;
+  result.bad_samples =
+      static_cast<uint32_t>(bad.size()) + static_cast<uint32_t>(std::ranges::count(result.more_bad, true));
   if (!bad.empty()) {
     const BatchSamples ids = context_.sampler.SamplesOf(plan_);
     for (const auto& [index, status] : bad)
@@ -170,17 +180,19 @@ bool BatchFill::Conclude() {
     switch (context_.on_bad_sample) {
       case OnBadSample::kFail:
         result.bad.resize(1);  // which others were tried depends on the producer
+        result.bad_samples = 1;
+        result.more_bad.clear();
         result.status = bad.begin()->second.WithContext("batch " + std::to_string(plan_.batch_index) +
                                                         " of epoch " + std::to_string(plan_.epoch) +
                                                         " (on_bad_sample: \"skip\" or \"zero\" would go on)");
         break;
       case OnBadSample::kSkip:
-        result.skipped = static_cast<uint32_t>(bad.size());
+        result.skipped = result.bad_samples;
         break;
       case OnBadSample::kZero:
         break;
     }
-    result.all_bad = bad.size() == plan_.samples;
+    result.all_bad = result.bad_samples == plan_.samples;
   }
   const bool ok = result.status.ok();
   owner_.OnFilled(slot_, std::move(result));

@@ -38,8 +38,13 @@ struct FillResult {
   uint32_t samples = 0;            // in the slot
   uint32_t skipped = 0;            // left out as bad
   bool all_bad = false;            // no sample of the batch is good
-  std::vector<BadSampleNote> bad;  // in the batch's order
+  uint32_t bad_samples = 0;        // all of them
+  std::vector<BadSampleNote> bad;  // the first kMaxBadNotes, in the batch's order
+  std::vector<bool> more_bad;      // by index in the batch, the others; empty: none
 };
+
+// A batch may be a whole dataset, all of whose samples are bad: it has no room for more texts.
+inline constexpr size_t kMaxBadNotes = 1000;
 
 // Purpose: requests the pieces of one batch from the producer, and delivers the filled ones in order while
 // later ones are still being filled. Borrows: its Context and Owner, which the requests and the deliveries
@@ -117,7 +122,8 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
   size_t undelivered_ PF_GUARDED_BY(mutex_);
   Status delivery_ PF_GUARDED_BY(mutex_);                 // the first error
   Status production_ PF_GUARDED_BY(mutex_);               // the first error
-  std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch
+  std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch; the first kMaxBadNotes
+  std::vector<bool> more_bad_ PF_GUARDED_BY(mutex_);      // see FillResult
   std::set<uint32_t> left_out_ PF_GUARDED_BY(mutex_);     // indexes in the batch
 };
 

@@ -103,8 +103,8 @@ Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::sp
         const std::string text(reinterpret_cast<const char*>(output.bytes.data()),
                                std::min(output.bytes.size(), kMaxErrorText));
         status = Status(Code::kUnknown, "the consumer answered with an error: " + EscapeUnprintable(text));
-      } else if (output.bytes.size() > spec_.max_answer_bytes) {
-        status = Status(Code::kUnknown, "the consumer's answer has " + std::to_string(output.bytes.size()) +
+      } else if (output.length > spec_.max_answer_bytes) {
+        status = Status(Code::kUnknown, "the consumer's answer has " + std::to_string(output.length) +
                                             " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
                                             " are possible (the batcher's max_answer_bytes)");
       }

@@ -81,10 +81,10 @@ class BatcherQueue {
     std::vector<RequestPtr> requests;  // never none; null: it has ended
   };
   using Loader = std::function<void(Load)>;
-  // What the consumer says to one request. A failed one has a text.
-  struct Output {
-    bool failed = false;
-    std::span<const std::byte> bytes = {};
+  struct Output {         // what the consumer says to one request
+    bool failed = false;  // it is a text
+    uint64_t length = 0;
+    std::span<const std::byte> bytes = {};  // as many as there is room for
   };
 
   // `request_bytes`: the exact size of each request, for arrays. `load` may refer to what the feed owns.

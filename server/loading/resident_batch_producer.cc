@@ -9,6 +9,8 @@ namespace {
 
 // What a thread writes before it leaves the rest to a worker: it may be the one that serves all sessions.
 constexpr uint64_t kSamplesInARow = 32768;
+// As many samples are as much work as a batch is besides its samples: plan it, publish it, ask for the next.
+constexpr uint64_t kSamplesOfABatch = 512;
 
 }  // namespace
 
@@ -50,7 +52,7 @@ void ResidentBatchProducer::WriteReady(std::shared_ptr<PieceRequest> request) {
       if (written < kSamplesInARow) ready_.pop_front();
     }
     if (written >= kSamplesInARow) return workers_.Submit(std::make_shared<Task>(*this, std::move(request)));
-    written += request->end() - request->begin();
+    written += kSamplesOfABatch + request->end() - request->begin();
     request->Complete(Write(*request));
   }
 }
@@ -60,12 +62,12 @@ Status ResidentBatchProducer::Write(const PieceRequest& request) const {
   RETURN_IF_ERROR(request.Places(request.begin(), request.end(), places));
   const std::span indexes(reinterpret_cast<uint32_t*>(request.Address(0)), request.end() - request.begin());
   sampler_.SamplesOf(request.plan()).CopyTo(request.begin(), indexes);
-  if (data_->bad().empty()) return OkStatus();
+  if (data_->bad_samples() == 0) return OkStatus();
   for (uint32_t i = 0; i < indexes.size() && request.Wanted(request.begin() + i); ++i) {
-    const auto bad = data_->bad().find(indexes[i]);
-    if (bad == data_->bad().end()) continue;
+    Status bad = data_->WhyBad(indexes[i]);
+    if (bad.ok()) continue;
     if (on_bad_sample_ == OnBadSample::kZero) indexes[i] |= kZeroIndex;
-    request.Bad(request.begin() + i, bad->second);
+    request.Bad(request.begin() + i, std::move(bad));
   }
   return OkStatus();
 }

@@ -8,11 +8,6 @@
 #include "common/base/quote.h"
 
 namespace pinfeed {
-namespace {
-
-constexpr size_t kMaxRemainingMappers = 64;
-
-}  // namespace
 
 ResidentData::ResidentData(Parts parts)
     : share_(std::make_shared<FeedShare>(parts.owner)),
@@ -78,11 +73,17 @@ bool ResidentData::failed() const {
   return phase_ == Phase::kFailed || phase_ == Phase::kUndelivered;
 }
 
+Status ResidentData::WhyBad(uint32_t sample) const {
+  if (const auto found = bad_.find(sample); found != bad_.end()) return found->second;
+  if (more_bad_.empty() || !more_bad_[sample]) return OkStatus();
+  return DataLoss(parts_.dataset->Describe(sample) +
+                  " could not be loaded; the reasons are known of the first " + std::to_string(bad_.size()) +
+                  " bad samples only");
+}
+
 void ResidentData::AddRemainingMapper(ClientProcess process) {
   const MutexLock lock(mutex_);
-  if (remaining_mappers_.size() >= kMaxRemainingMappers)
-    std::erase_if(remaining_mappers_, [](const ClientProcess& one) { return one.HasEnded(); });
-  remaining_mappers_.push_back(std::move(process));
+  pinfeed::AddRemainingMapper(std::move(process), remaining_mappers_);
 }
 
 void ResidentData::OnPieceMemory() {
@@ -100,6 +101,8 @@ void ResidentData::OnPieceMemory() {
 
 void ResidentData::OnFilled(uint32_t /*slot*/, FillResult result) {
   for (BadSampleNote& bad : result.bad) bad_.emplace(bad.sample_id, Status(bad.code, std::move(bad.reason)));
+  more_bad_ = std::move(result.more_bad);  // the batch has the dataset's order
+  bad_samples_ = result.bad_samples;
   const MutexLock lock(mutex_);
   error_ = std::move(result.status);
 }
@@ -121,7 +124,7 @@ void ResidentData::OnDelivered(uint32_t /*slot*/, const Status& status) {
   }
   const std::string what = ByteSize(parts_.arena->bytes()) + " of " + QuotePath(parts_.dataset->info().path);
   if (loaded())
-    spdlog::info("{} are resident on GPU {}, {} bad samples", what, parts_.gpu_uuid, bad_.size());
+    spdlog::info("{} are resident on GPU {}, {} bad samples", what, parts_.gpu_uuid, bad_samples_);
   else
     spdlog::warn(
         "{} are not resident on GPU {}: {}", what, parts_.gpu_uuid,

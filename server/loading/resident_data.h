@@ -25,8 +25,8 @@ namespace pinfeed {
 
 // Purpose: loads the whole dataset as a single batch, piece by piece through the arena's pinned memory. Feeds
 // that need the same samples share it. Owns: the arena, the producer that loads. Threads: any; nothing
-// blocks, except the destruction. Errors: bad samples are kept with their reasons, and each feed does with
-// them what its spec says; if the samples cannot be loaded at all, every request gets that error.
+// blocks, except the destruction. Errors: bad samples are kept, the first with their reasons, and each feed
+// does with them what its spec says; if the samples cannot be loaded at all, every request gets that error.
 // Invariants: 1. nothing writes to the arena once it is loaded; 2. no request is passed on before.
 class ResidentData final : public BatchFill::Owner {
  public:
@@ -65,8 +65,10 @@ class ResidentData final : public BatchFill::Owner {
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   // Whether the samples cannot be loaded, so that the next feed has to try anew.
   bool failed() const PF_EXCLUDES(mutex_);
-  // Precondition: loaded().
-  const std::map<uint64_t, Status>& bad() const { return bad_; }
+  // Precondition of both: loaded().
+  uint32_t bad_samples() const { return bad_samples_; }
+  // Why the sample is bad; OK: it is not.
+  Status WhyBad(uint32_t sample) const;
   const Parts& parts() const { return parts_; }
   const Arena& arena() const { return *parts_.arena; }
   ProducerTimes times() const { return parts_.loader->times(); }
@@ -86,7 +88,9 @@ class ResidentData final : public BatchFill::Owner {
   const FeedShareUse share_;  // first, so that it is destroyed last
   const Parts parts_;
   BatchFill::Context filling_;
-  std::map<uint64_t, Status> bad_;  // by sample; constant once loaded
+  uint32_t bad_samples_ = 0;        // like the next two, constant once loaded
+  std::map<uint64_t, Status> bad_;  // by sample, the first ones
+  std::vector<bool> more_bad_;      // by sample, the others; empty: none
   std::atomic<bool> loaded_{false};
   mutable Mutex mutex_;
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kNew;

@@ -16,8 +16,6 @@ namespace pinfeed {
 
 // The only tensor of the feed's slots: the index of each sample (uint32).
 inline constexpr char kIndexTensor[] = "resident.index";
-// Set in an index: the sample is bad, and its image is made of zeros. A table would recolour them.
-inline constexpr uint32_t kZeroIndex = uint32_t{1} << 31;
 
 struct ResidentPlan {
   // Loads each sample once, as one batch of the whole dataset in its own order. It has those transforms that

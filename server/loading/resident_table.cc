@@ -78,12 +78,13 @@ std::shared_ptr<ResidentData> ResidentTable::Entry::Use() {
   return used;
 }
 
-void ResidentTable::FreeIdle(Clock::time_point deadline) {
+void ResidentTable::FreeIdle(const std::string& gpu_uuid, std::optional<uid_t> owner,
+                             Clock::time_point deadline) {
   const MutexLock lock(mutex_);
-  ++demands_;
+  const auto demand = demands_.insert(demands_.end(), {gpu_uuid, owner});
   changed_.NotifyAll();
-  while ((HasIdle() || current_) && Clock::now() < deadline) changed_.WaitUntil(mutex_, deadline);
-  --demands_;
+  while ((HasIdle(*demand) || current_) && Clock::now() < deadline) changed_.WaitUntil(mutex_, deadline);
+  demands_.erase(demand);
 }
 
 std::optional<OngoingOperation> ResidentTable::CurrentOperation() const {
@@ -91,12 +92,17 @@ std::optional<OngoingOperation> ResidentTable::CurrentOperation() const {
   return current_;
 }
 
-bool ResidentTable::HasIdle() const {
-  return std::ranges::any_of(entries_, &Entry::IsIdle);
+bool ResidentTable::HasIdle(const Demand& demand) const {
+  return std::ranges::any_of(entries_,
+                             [&](const Entry& entry) { return entry.IsIdle() && entry.Serves(demand); });
+}
+
+bool ResidentTable::IsDemanded(const Entry& entry) const {
+  return std::ranges::any_of(demands_, [&](const Demand& demand) { return entry.Serves(demand); });
 }
 
 std::chrono::nanoseconds ResidentTable::Pause() const {
-  const bool soon = stopping_ || demands_ > 0;
+  const bool soon = stopping_ || !demands_.empty();
   return soon ? kLookSoon : kLook;
 }
 
@@ -105,7 +111,7 @@ std::shared_ptr<ResidentData> ResidentTable::TakeUnused() {
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (!entry->IsIdle()) continue;
     if (!entry->idle_since) entry->idle_since = now;
-    if (!stopping_ && demands_ == 0 && now - *entry->idle_since < keep_) continue;
+    if (!stopping_ && !IsDemanded(*entry) && now - *entry->idle_since < keep_) continue;
     entry->stopped = true;
     entry->data->Stop();
     // Who loads them, or has just done so, is an owner, too.

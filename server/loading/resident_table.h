@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,13 +53,20 @@ class ResidentTable {
 
   // Returns the samples of that key. If there are none, they are made and begin to be loaded.
   Result<std::shared_ptr<ResidentData>> Acquire(const Key& key, const Make& make) PF_EXCLUDES(mutex_);
-  // Frees what has no user, waiting for that at most until `deadline`.
-  void FreeIdle(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
+  // Frees what has no user, on that GPU and perhaps of one owner only, waiting for that at most until
+  // `deadline`.
+  void FreeIdle(const std::string& gpu_uuid, std::optional<uid_t> owner,
+                std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
   // The thread's current step; nothing if it is idle.
   std::optional<OngoingOperation> CurrentOperation() const PF_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
+  // What a caller of FreeIdle waits for.
+  struct Demand {
+    std::string gpu_uuid;
+    std::optional<uid_t> owner;
+  };
   struct Entry {
     Key key;
     std::shared_ptr<ResidentData> data;      // null while it is made
@@ -67,13 +75,19 @@ class ResidentTable {
     bool stopped = false;                              // it is to be freed, and no feed may use it
 
     bool IsIdle() const { return data != nullptr && users.expired(); }
+    // Precondition: IsIdle().
+    bool Serves(const Demand& demand) const {
+      return data->parts().gpu_uuid == demand.gpu_uuid &&
+             data->parts().owner == demand.owner.value_or(data->parts().owner);
+    }
     std::shared_ptr<ResidentData> Use();
   };
   void Run() PF_EXCLUDES(mutex_);
   std::vector<Entry>::iterator Find(const Key& key) PF_REQUIRES(mutex_);
   // Takes an entry's data that are to be freed now. Stops the loading of those that could be otherwise.
   std::shared_ptr<ResidentData> TakeUnused() PF_REQUIRES(mutex_);
-  bool HasIdle() const PF_REQUIRES(mutex_);
+  bool HasIdle(const Demand& demand) const PF_REQUIRES(mutex_);
+  bool IsDemanded(const Entry& entry) const PF_REQUIRES(mutex_);
   // When the thread has to look again, as nobody tells it.
   std::chrono::nanoseconds Pause() const PF_REQUIRES(mutex_);
   static void Free(std::shared_ptr<ResidentData> data);
@@ -83,7 +97,7 @@ class ResidentTable {
   CondVar changed_;
   std::vector<Entry> entries_ PF_GUARDED_BY(mutex_);
   std::optional<OngoingOperation> current_ PF_GUARDED_BY(mutex_);
-  uint32_t demands_ PF_GUARDED_BY(mutex_) = 0;  // callers of FreeIdle
+  std::list<Demand> demands_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // used by the owner only
 };

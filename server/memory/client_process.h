@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
@@ -22,5 +23,10 @@ struct ClientProcess {
   // running.
   bool HasEnded() const;
 };
+
+// Adds a process that may still have memory mapped. Each takes a descriptor, and a group or resident samples
+// may have any number of former clients: of many, those that have ended are dropped. If a forked child of one
+// still has the memory, its charge may end too early, but the driver keeps the memory itself alive.
+void AddRemainingMapper(ClientProcess process, std::vector<ClientProcess>& processes);
 
 }  // namespace pinfeed

@@ -19,6 +19,7 @@
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
 #include "server/memory/arena.h"
+#include "server/memory/memory_budget.h"
 #include "server/memory/ongoing_operation.h"
 
 namespace pinfeed {
@@ -71,6 +72,9 @@ class DeviceArenas {
   // An arena of one slot that is filled once and that clients on that GPU map for reading only (kVmmFd).
   virtual Result<std::unique_ptr<Arena>> MakeResident(const std::string& gpu_uuid, const BatchLayout& layout,
                                                       uid_t user) = 0;
+  // Whose arenas on that GPU would have to end before one of `bytes` fits into its budget. kNever for an
+  // unknown GPU.
+  virtual MemoryBudget::Room RoomFor(const std::string& gpu_uuid, uint64_t bytes, uid_t user) const = 0;
   // Checks that the daemon could detect the end of the process's work on that GPU, which cuda-ipc requires.
   // kFailedPrecondition says why it could not. kResourceExhausted: too much memory of dead clients is in
   // quarantine. May block briefly.
@@ -108,7 +112,6 @@ struct DeviceOptions {
 
 // kUnavailable, with the reason, when this machine or this build has no GPU support. The daemon then serves
 // host memory. Other errors are faults that the operator must see.
-class MemoryBudget;
 Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, MemoryBudget& pool);
 
 }  // namespace pinfeed

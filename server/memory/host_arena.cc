@@ -11,14 +11,25 @@
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
+namespace {
+
+// Returns what it was.
+uint32_t RaiseTo(uint32_t value, std::atomic<uint32_t>& to) {
+  uint32_t before = to.load(std::memory_order_acquire);
+  while (before < value && !to.compare_exchange_weak(before, value, std::memory_order_acq_rel)) {
+  }
+  return before;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
                                                      bool shared, MemoryBudget& pool,
                                                      std::optional<uid_t> user,
                                                      HostMemoryQuarantine* quarantine) {
-  if (slot_count < kMinSlots || slot_count > kMaxSlots) {
-    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
-                           std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
+  if (slot_count == 0 || slot_count > kMaxSlots) {
+    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within 1.." +
+                           std::to_string(kMaxSlots));
   }
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &bytes))
@@ -61,7 +72,7 @@ HostArena::~HostArena() {
 }
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
-  if (slots_[piece.slot].load(std::memory_order_acquire) == SlotMemory::kWhole) return OkStatus();
+  if (end <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) return OkStatus();
   const Status claimed = Claim(piece.slot);
   if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   const Status packed = PreparePacked(piece.slot);
@@ -77,19 +88,20 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
+  RaiseTo(end, slots_[piece.slot].prepared);
   return OkStatus();
 }
 
 Status HostArena::PreparePacked(uint32_t slot) {
-  if (packed_ready_[slot].load(std::memory_order_acquire)) return OkStatus();
+  if (slots_[slot].packed_ready.load(std::memory_order_acquire)) return OkStatus();
   const MutexLock lock(mutex_);
-  if (packed_ready_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  if (slots_[slot].packed_ready.load(std::memory_order_relaxed)) return OkStatus();
   for (const TensorPlace& place : layout().tensors) {
     if (!place.spec.packed()) continue;
     RETURN_IF_ERROR(PopulateForWriting(memory_.data() + slot * slot_stride() + place.offset,
                                        layout().batch_size * place.sample_bytes));
   }
-  packed_ready_[slot].store(true, std::memory_order_release);
+  slots_[slot].packed_ready.store(true, std::memory_order_release);
   return OkStatus();
 }
 
@@ -109,35 +121,43 @@ void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes) {
 }
 
 Status HostArena::Claim(uint32_t slot) {
-  if (slots_[slot].load(std::memory_order_acquire) != SlotMemory::kNone) return OkStatus();
+  if (slots_[slot].claimed.load(std::memory_order_acquire)) return OkStatus();
   const MutexLock lock(mutex_);
-  if (slots_[slot].load(std::memory_order_relaxed) != SlotMemory::kNone) return OkStatus();
+  if (slots_[slot].claimed.load(std::memory_order_relaxed)) return OkStatus();
   RETURN_IF_ERROR(reservation_.BeginAllocation(slot_stride()));
-  slots_[slot].store(SlotMemory::kAllocating, std::memory_order_release);
+  slots_[slot].claimed.store(true, std::memory_order_release);
   return OkStatus();
 }
 
 Status HostArena::AllocateSlot(uint32_t slot) {
   const MutexLock lock(mutex_);
-  if (slots_[slot].load(std::memory_order_relaxed) == SlotMemory::kWhole) return OkStatus();
+  if (slots_[slot].allocated.load(std::memory_order_relaxed) == layout().batch_size) return OkStatus();
   const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
   if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
-  SetAllocated(slot, SlotMemory::kWhole);
+  SetAllocated(slot, layout().batch_size);
   return OkStatus();
 }
 
-void HostArena::SetAllocated(uint32_t slot, SlotMemory memory) {
-  if (slots_[slot].exchange(memory, std::memory_order_acq_rel) == SlotMemory::kAllocating)
-    reservation_.EndAllocation(slot_stride());
+void HostArena::SetAllocated(uint32_t slot, uint32_t samples) {
+  const uint32_t before = RaiseTo(samples, slots_[slot].allocated);
+  if (before >= samples) return;
+  const auto left = [this](uint32_t first) {
+    const uint32_t all = layout().batch_size;
+    return first == 0 ? slot_stride() : slot_stride() / all * (all - first);
+  };
+  reservation_.EndAllocation(left(before) - left(samples));
 }
 
 void HostArena::Deliver(const Piece& piece, const SlotRange& /*landing*/, Done done) {
-  // Every sample of the piece was prepared. A shorter batch leaves the end of the slot unallocated; that
-  // amount is too small to track.
-  const bool whole = piece.begin == 0 && piece.end == layout().batch_size;
-  if (slots_[piece.slot].load(std::memory_order_acquire) != SlotMemory::kWhole)
-    SetAllocated(piece.slot, whole ? SlotMemory::kWhole : SlotMemory::kPartial);
+  // Every sample of the batch was prepared. Those behind it stay reserved.
+  SetAllocated(piece.slot, slots_[piece.slot].prepared.load(std::memory_order_acquire));
   done(OkStatus(), {});
+}
+
+Status HostArena::PrepareForClient(uint32_t slot, uint32_t samples) {
+  RETURN_IF_ERROR(Prepare({slot, 0, samples, 0}, 0, samples));
+  SetAllocated(slot, samples);
+  return OkStatus();
 }
 
 }  // namespace pinfeed

@@ -32,7 +32,7 @@ class HostArena final : public Arena {
   // fill it, so the first batch waits only for its own slot. With `shared`, the memory is sealed so that
   // clients can only map it for reading. If a process still uses the memory at the end, its charge moves to
   // `quarantine`, which outlives the arena; with null, the charge is released.
-  // kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots. kResourceExhausted, with numbers,
+  // kInvalidArgument when slot_count is not within 1..kMaxSlots. kResourceExhausted, with numbers,
   // when the pool, the user's limit or the host's memory is exceeded.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, MemoryBudget& pool,
@@ -47,6 +47,8 @@ class HostArena final : public Arena {
   }
   Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override PF_EXCLUDES(mutex_);
   void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
+  // Prepares the first samples of a slot that a client fills, so that nothing of them is delivered.
+  Status PrepareForClient(uint32_t slot, uint32_t samples) PF_EXCLUDES(mutex_);
   // Has no effect on a shared arena: the kernel punches no holes into memory sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return client_fd_.get(); }
@@ -64,22 +66,27 @@ class HostArena final : public Arena {
         memory_(std::move(memory)),
         huge_page_tried_(memory_.size() / kHugePageBytes) {}
 
-  // How much of a slot is allocated: nothing; being allocated; enough for the batches so far; everything.
-  enum class SlotMemory : uint8_t { kNone, kAllocating, kPartial, kWhole };
+  // How far a slot is allocated, in samples from its first one. Only whole batches count: the samples of one
+  // are prepared in any order.
+  struct SlotMemory {
+    std::atomic<bool> claimed{false};  // the allocation may begin
+    std::atomic<bool> packed_ready{false};
+    std::atomic<uint32_t> prepared{0};   // by the batch that is being filled, or an earlier one
+    std::atomic<uint32_t> allocated{0};  // by those that were delivered
+  };
   Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
   // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
   Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
   // Allocates the huge pages that have a part of a range, each once. They may reach into neighbouring slots.
   void PrepareHugePages(const std::byte* begin, uint64_t bytes);
-  // Records that the claimed memory is allocated.
-  void SetAllocated(uint32_t slot, SlotMemory memory);
+  // Records that the first `samples` of the slot are allocated.
+  void SetAllocated(uint32_t slot, uint32_t samples);
 
   BudgetLease lease_;
   HostMemoryLedger::Reservation reservation_;
   Mutex mutex_;  // leaf lock, held while a slot is allocated or claimed
-  std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
-  std::array<std::atomic<bool>, kMaxSlots> packed_ready_{};
+  std::array<SlotMemory, kMaxSlots> slots_;
   HostMemoryQuarantine* const quarantine_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours

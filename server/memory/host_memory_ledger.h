@@ -57,6 +57,8 @@ class HostMemoryLedger {
   // `keep_free_bytes` have to be left besides the daemon's headroom. Precondition: a pool has granted the
   // bytes, so that no sum overflows.
   Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
+  // What the reservations have not allocated yet.
+  uint64_t reserved_bytes() const { return reserved_; }
 
  private:
   Status Check(uint64_t bytes, uint64_t headroom_bytes) const;

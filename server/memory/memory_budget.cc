@@ -35,28 +35,31 @@ MemoryBudget::~MemoryBudget() {
   PF_CHECK(used_bytes() == 0, "the pool is destroyed while leases are out");
 }
 
+MemoryBudget::Room MemoryBudget::RoomForLocked(uint64_t bytes, std::optional<uid_t> user) const {
+  if (bytes > capacity_bytes_ || (user && bytes > max_per_user_)) return Room::kNever;
+  if (user && UsedByLocked(*user) > max_per_user_ - bytes) return Room::kOfUser;
+  return bytes > capacity_bytes_ - used_bytes_ ? Room::kOfAnyUser : Room::kFree;
+}
+
 Result<BudgetLease> MemoryBudget::Reserve(uint64_t bytes, std::optional<uid_t> user) {
   MutexLock lock(mutex_);
+  const Room room = RoomForLocked(bytes, user);
   if (bytes > capacity_bytes_) {
     return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ", which has " +
                              ExactByteSize(capacity_bytes_) +
                              " in total; ask for a smaller batch or fewer slots, or give the daemon more " +
                              names_.key);
   }
-  if (user) {
-    const auto found = users_.find(*user);
-    const uint64_t has = found == users_.end() ? 0 : found->second;
-    if (bytes > max_per_user_ || has > max_per_user_ - bytes) {
-      return ResourceExhausted(
-          names_.user_key + ": user " + std::to_string(*user) + " has " + ExactByteSize(has) + " of " +
-          names_.what + ", and " + ExactByteSize(bytes) + " more would be above the " +
-          ExactByteSize(max_per_user_) +
-          " that a user may have; close a feed of this user (`pinfeed status` lists them), ask for a smaller "
-          "batch or fewer slots, or have the operator raise " +
-          names_.user_key);
-    }
+  if (room == Room::kNever || room == Room::kOfUser) {
+    return ResourceExhausted(
+        names_.user_key + ": user " + std::to_string(*user) + " has " + ExactByteSize(UsedByLocked(*user)) +
+        " of " + names_.what + ", and " + ExactByteSize(bytes) + " more would be above the " +
+        ExactByteSize(max_per_user_) +
+        " that a user may have; close a feed of this user (`pinfeed status` lists them), ask for a smaller "
+        "batch or fewer slots, or have the operator raise " +
+        names_.user_key);
   }
-  if (bytes > capacity_bytes_ - used_bytes_) {
+  if (room == Room::kOfAnyUser) {
     return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ": " +
                              ExactByteSize(capacity_bytes_ - used_bytes_) + " of its " +
                              ByteSize(capacity_bytes_) +

@@ -62,6 +62,13 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
+  // Whose leases would have to end before so many bytes fit: nobody's; the user's own; any; those of all are
+  // not enough.
+  enum class Room : uint8_t { kFree, kOfUser, kOfAnyUser, kNever };
+  Room RoomFor(uint64_t bytes, std::optional<uid_t> user) const PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return RoomForLocked(bytes, user);
+  }
   // Reserves for a user, or for the daemon itself. kResourceExhausted, with the requested, free and total
   // bytes, when it does not fit.
   Result<BudgetLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
@@ -75,6 +82,11 @@ class MemoryBudget {
  private:
   friend class BudgetLease;
   void Return(uint64_t bytes, std::optional<uid_t> user) noexcept PF_EXCLUDES(mutex_);
+  Room RoomForLocked(uint64_t bytes, std::optional<uid_t> user) const PF_REQUIRES(mutex_);
+  uint64_t UsedByLocked(uid_t user) const PF_REQUIRES(mutex_) {
+    const auto found = users_.find(user);
+    return found == users_.end() ? 0 : found->second;
+  }
 
   const uint64_t capacity_bytes_;
   const uint64_t max_per_user_;

@@ -21,11 +21,6 @@ constexpr std::ptrdiff_t kMaxInvitations = 256;  // of one user. Each has memory
 // Timers cannot be cancelled. While requests wait for later deadlines, this bounds how many there are.
 constexpr std::chrono::seconds kLongestTimer(1);
 
-// The memory of a process is allocated as it is first used.
-void EndPreparation(HostArena& memory, const Piece& piece) {
-  memory.Deliver(piece, {}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
-}
-
 }  // namespace
 
 // Purpose: the socket and the memory of one process. Owns them. Threads: any.
@@ -34,10 +29,8 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
   Client(UniqueFd fd, std::shared_ptr<HostArena> memory) : fd_(std::move(fd)), memory_(std::move(memory)) {}
 
   Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) override {
-    const Piece piece{slot, 0, 1, 0};
-    RETURN_IF_ERROR(memory_->Prepare(piece, 0, 1));
-    EndPreparation(*memory_, piece);
-    return std::span<const std::byte>(memory_->FillAddress(piece, kRequestTensor), bytes);
+    RETURN_IF_ERROR(memory_->PrepareForClient(slot, 1));
+    return std::span<const std::byte>(memory_->FillAddress({slot, 0, 1, 0}, kRequestTensor), bytes);
   }
   void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) override {
     // A request with an answer was read, so its memory is allocated.
@@ -218,11 +211,8 @@ Result<uint32_t> BatcherConnections::PassAnswers(ConnectionId id, const Connecti
     // A negative length, one's complement, is that of an error's text.
     const bool failed = lengths[i] < 0;
     const auto bytes = static_cast<uint64_t>(failed ? ~lengths[i] : lengths[i]);
-    if (bytes > room) {
-      return InvalidArgument("answer: answer " + std::to_string(i) + " has " + std::to_string(bytes) +
-                             " bytes in memory for " + std::to_string(room));
-    }
-    outputs.push_back({failed, {memory.FillAddress(piece, kAnswersTensor) + i * room, bytes}});
+    outputs.push_back(
+        {failed, bytes, {memory.FillAddress(piece, kAnswersTensor) + i * room, std::min(bytes, room)}});
   }
   return connection.place.queue->Answer({message.epoch, message.batch_index}, id, outputs);
 }

@@ -15,7 +15,6 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxRemainingMappers = 64;
 constexpr std::chrono::seconds kLongestRest{1};  // the time to come to rest, unless workers hang
 
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
@@ -176,14 +175,7 @@ void FeedTable::Release(Session& session) {
   }
   Entry& entry = entries_.at(session.feed->id());
   entry.mapped = entry.mapped || session.mapped;
-  if (mapper) {
-    // Each entry keeps a descriptor, and a group may have any number of former clients. So at the limit,
-    // ended processes are dropped. If a forked child of one still has the memory, its charge may end too
-    // early, but the driver keeps the memory itself alive.
-    if (entry.remaining_mappers.size() >= kMaxRemainingMappers)
-      std::erase_if(entry.remaining_mappers, [](const ClientProcess& process) { return process.HasEnded(); });
-    entry.remaining_mappers.push_back(*std::move(mapper));
-  }
+  if (mapper) AddRemainingMapper(*std::move(mapper), entry.remaining_mappers);
   if (--entry.sessions > 0) return;
   entry.gone = Clock::now();
   EndIfOver(entry);

@@ -48,7 +48,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
   }
   const BatcherSpec& spec = place.queue->spec();
   std::vector<TensorSpec> tensors;
-  uint32_t slots = kMinSlots, samples = 1;
+  uint32_t slots = 1, samples = 1;
   if (arguments.consumer) {
     const std::vector<std::shared_ptr<Session>> sessions = parts_.sessions.All();
     const bool attached = std::ranges::any_of(sessions, [&](const std::shared_ptr<Session>& session) {
@@ -77,7 +77,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
   RETURN_IF_ERROR(
       CheckConnectionRoom(place.memory->fd(), "a place at a batcher takes four").WithContext(what));
   // A consumer's answers are read on a thread that must not wait for memory.
-  if (arguments.consumer) RETURN_IF_ERROR(place.memory->Prepare({0, 0, samples, 0}, 0, samples));
+  if (arguments.consumer) RETURN_IF_ERROR(place.memory->PrepareForClient(0, samples));
   return place;
 }
 

@@ -165,11 +165,16 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
-void FeedOpener::AwaitMemory(Backend backend) const {
+void FeedOpener::AwaitMemory(const Demand& demand, const Status& lack) const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
-  if (backend == Backend::kHost) return parts_.quarantine.AwaitNone(deadline);
-  parts_.residents->FreeIdle(deadline);
+  if (demand.backend == Backend::kHost) return parts_.quarantine.AwaitNone(deadline);
+  const MemoryBudget::Room room = parts_.devices->RoomFor(demand.gpu_uuid, demand.bytes, demand.user);
+  // The driver lacks memory although the budget has it: other programs use the GPU, too.
+  const bool of_any_user = room == MemoryBudget::Room::kOfAnyUser || lack.native_error() != 0;
+  if (room != MemoryBudget::Room::kNever)
+    parts_.residents->FreeIdle(demand.gpu_uuid, of_any_user ? std::nullopt : std::optional(demand.user),
+                               deadline);
   parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
@@ -233,7 +238,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
     };
     Result<std::unique_ptr<HostArena>> made = make();
     if (made.status().code() == Code::kResourceExhausted) {
-      AwaitMemory(Backend::kHost);
+      AwaitMemory({}, made.status());
       made = make();
     }
     if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
@@ -258,16 +263,15 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
+  // The minimum is the last resort, so that a restarted trainer gets as many slots as before.
+  const uint32_t least =
+      spec.slots == 0 && on_gpu ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : slots;
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
-    AwaitMemory(backend);
+    AwaitMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner}, arena.status());
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
-  // Fewer slots are the last resort, so that a restarted trainer gets as many as before.
-  if (lacks_memory() && spec.slots == 0 && on_gpu) {
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, false);  // the minimum
-    arena = MakeArena(arguments, backend, layout, slots, owner);
-  }
+  if (lacks_memory() && least < slots) arena = MakeArena(arguments, backend, layout, slots = least, owner);
   if (!arena.ok()) {
     const std::string packed = lacks_memory() ? PackedMemory(layout) : "";
     return Status(arena.status().code(), arena.status().message() + packed, arena.status().native_error())
@@ -365,7 +369,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   }
   Result<const Arena*> part = feed.arena().PartOn(arguments.gpu_uuid);
   if (part.status().code() == Code::kResourceExhausted) {
-    AwaitMemory(feed.arena().backend());
+    AwaitMemory({feed.arena().backend(), arguments.gpu_uuid, feed.arena().bytes(), peer.uid}, part.status());
     part = feed.arena().PartOn(arguments.gpu_uuid);
   }
   RETURN_IF_ERROR(part.status());

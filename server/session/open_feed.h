@@ -131,8 +131,15 @@ class FeedOpener {
   // Adds the arena, which `parts` lack.
   Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
                                          Backend backend) const;
-  // Waits briefly for the memory of feeds that have just ended.
-  void AwaitMemory(Backend backend) const;
+  // Waits briefly for the memory of feeds that have just ended. For a GPU's memory, idle resident samples are
+  // freed as well, of other users only if these have what this user lacks.
+  struct Demand {
+    Backend backend = Backend::kHost;
+    std::string gpu_uuid = {};
+    uint64_t bytes = 0;
+    uid_t user = 0;
+  };
+  void AwaitMemory(const Demand& demand, const Status& lack) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots, uid_t owner) const;
 

@@ -54,7 +54,7 @@ Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
     const auto allocate = [&] { return parts_.devices->MakeResident(arguments.gpu_uuid, layout, owner); };
     Result<std::unique_ptr<Arena>> arena = allocate();
     if (arena.status().code() == Code::kResourceExhausted) {
-      AwaitMemory(Backend::kVmmFd);
+      AwaitMemory({Backend::kVmmFd, arguments.gpu_uuid, layout.slot_stride, owner}, arena.status());
       arena = allocate();
     }
     if (!arena.ok())

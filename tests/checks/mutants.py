@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("I4", "the global batch depends on the world size", "server/order/sampler.cc",
            "rank_ * plan.samples;", "rank_ * (plan.samples - 1);", "order_test", "*GlobalBatchIsTheSameForEveryWorldSize"),
     Mutant("I5", "the pool lends more than it has", "server/memory/memory_budget.cc",
-           "if (bytes > capacity_bytes_ - used_bytes_) {", "if (bytes > capacity_bytes_) {", "memory_test", "*LeasesAreChargedAndComeBack"),
+           "return bytes > capacity_bytes_ - used_bytes_ ?", "return bytes > capacity_bytes_ ?", "memory_test", "*LeasesAreChargedAndComeBack"),
     Mutant("I6", "any later generation releases a slot", "server/feed/membership.cc",
            "if (word == lease.generation) {", "if (word >= lease.generation) {", "feed_test", "*WrongReleaseWordsAreIgnored*"),
     Mutant("I6", "the client can write the publish page", "server/memory/control_pages.cc",

@@ -14,9 +14,9 @@ struct Sample {
 };
 
 Sample SampleOf(const GatherSamples& work, uint32_t i) {
-  const uint32_t number = work.indexes[i] & 0x7FFFFFFF;
+  const uint32_t number = work.indexes[i] & ~kZeroIndex;
   if (number >= work.dataset_samples) return {0, true};
-  return {number, (work.indexes[i] >> 31) != 0};
+  return {number, work.indexes[i] != number};
 }
 
 // Crops, and flips where it writes; the device code reads flipped.

@@ -127,6 +127,13 @@ class Gpus final : public DeviceArenas {
     return std::unique_ptr<Arena>(std::move(arena));
   }
 
+  MemoryBudget::Room RoomFor(const std::string& gpu_uuid, uint64_t bytes, uid_t user) const override {
+    const Result<const Gpu*> gpu = Find(gpu_uuid);
+    if (!gpu.ok() || !CheckedAdd(bytes, kArenaIdBytes, &bytes)) return MemoryBudget::Room::kNever;
+    const Result<uint64_t> pages = DeviceMemory::WholePages(*(*gpu)->device, bytes);
+    return pages.ok() ? (*gpu)->memory->RoomFor(*pages, user) : MemoryBudget::Room::kNever;
+  }
+
   Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const override {
     ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
     if (!processes_.ok()) {

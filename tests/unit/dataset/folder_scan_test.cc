@@ -256,6 +256,19 @@ TEST_F(FolderScanTest, ForgetsDirectoriesThatAreGone) {
   EXPECT_LT(fs::file_size(StoreFiles().at(0)), size);
 }
 
+TEST_F(FolderScanTest, KeepsNothingOfADatasetThatIsTooLarge) {
+  const WatchedLocation base = Base();
+  FolderScan::Options options = Options();
+  options.max_kept_bytes = 3 * kSavedFolderBytes + 1;
+  for (int i = 0; i < 2; ++i) EXPECT_OK(Scan(base, options));
+  EXPECT_EQ(store_->counts().listed, 6U);
+  EXPECT_TRUE(StoreFiles().empty());
+  EXPECT_OK(Scan(base, Options()));
+  EXPECT_OK(Scan(base, options));  // its entries count, too, when they are known
+  EXPECT_EQ(store_->counts().recalled, 3U);
+  EXPECT_EQ(ListedAgain(), 0U) << "what was kept before stays";
+}
+
 TEST_F(FolderScanTest, ListsAgainIfTheSavedFileIsDamaged) {
   const std::vector<std::string> expected = Scan();
   const fs::path file = StoreFiles().at(0);
@@ -271,12 +284,17 @@ TEST_F(FolderScanTest, ListsAgainIfTheSavedFileIsDamaged) {
 }
 
 TEST_F(FolderScanTest, AnUnreadableDirectoryIsAnErrorAlthoughItIsKnown) {
-  Scan();
-  WatchedLocation base = Base();
-  base.before_list = [](std::string_view below) {
-    return below == "b" ? PermissionDenied("open b") : OkStatus();
-  };
-  EXPECT_THAT(Scan(base, Options()), StatusIs(Code::kPermissionDenied, HasSubstr("open b")));
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read all directories";
+  Add("b/below/5.jpg");
+  const WatchedLocation base = Base();
+  const auto scan = [&] { return Scan(base, Options(), TakeAll, {"b/below"}); };
+  EXPECT_OK(scan());
+  EXPECT_OK(scan());
+  EXPECT_EQ(store_->counts().recalled, 1U);
+  ASSERT_EQ(::chmod(Path("b").c_str(), 0), 0);  // does not change the version of the one below
+  const Result<std::vector<std::string>> scanned = scan();
+  ASSERT_EQ(::chmod(Path("b").c_str(), 0700), 0);
+  EXPECT_THAT(scanned, StatusIs(Code::kPermissionDenied, HasSubstr("b/below")));
 }
 
 TEST_F(FolderScanTest, OfSeveralErrorsTheFirstCounts) {
@@ -307,9 +325,26 @@ TEST_F(FolderScanTest, ADirectoryThatIsRemovedMeanwhileIsAnError) {
 TEST_F(FolderScanTest, ALoopOfLinksIsAnError) {
   fs::create_directory_symlink("..", Path("a/deep/loop"));
   const WatchedLocation base = Base();
-  EXPECT_THAT(
-      Scan(base, Options()),
-      StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("a/deep/loop"), HasSubstr("same directory as 'a'"))));
+  EXPECT_THAT(Scan(base, Options()),
+              StatusIs(Code::kInvalidArgument, HasSubstr("'a' and 'a/deep/loop' are the same directory")));
+}
+
+TEST_F(FolderScanTest, ASecondPathToADirectoryIsTheSameErrorInAnyOrder) {
+  Add("a/real/sub/5.jpg");
+  fs::create_directory_symlink("real", Path("a/link"));
+  for (const std::string first : {"a/real", "a/link"}) {
+    WatchedLocation base = Base();
+    std::latch merged(1);
+    base.before_list = [&](std::string_view below) {
+      if (below == first + "/sub") merged.count_down();  // is looked into behind its parent
+      if (below == (first == "a/real" ? "a/link" : "a/real")) merged.wait();
+      return OkStatus();
+    };
+    EXPECT_THAT(
+        Scan(base, Options()),
+        StatusIs(Code::kInvalidArgument,
+                 HasSubstr("'a/link' and 'a/real' are the same directory, one of them by a symbolic link")));
+  }
 }
 
 TEST_F(FolderScanTest, WhatRunsOutOfMemoryIsThrown) {

@@ -223,8 +223,8 @@ TEST_F(ImageFolderTest, LinksThatLeaveTheRootAreRefusedByName) {
 TEST_F(ImageFolderTest, LinksInACircleAreRefused) {
   Add("cat/a/1.jpg");
   fs::create_symlink("..", Path("set/cat/a/loop"));
-  EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
-                               AllOf(HasSubstr("'cat/a/loop'"), HasSubstr("same directory as 'cat'"))));
+  EXPECT_THAT(Open(),
+              StatusIs(Code::kInvalidArgument, HasSubstr("'cat' and 'cat/a/loop' are the same directory")));
   fs::remove(Path("set/cat/a/loop"));
   fs::create_symlink("../..", Path("set/cat/a/up"));
   EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,

@@ -2,6 +2,7 @@
 #include "server/dataset/index_store.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,11 @@ class IndexStoreTest : public ::testing::Test {
     return files.empty() ? fs::path() : files[0];
   }
   size_t Files() const { return std::distance(fs::directory_iterator(Path()), fs::directory_iterator()); }
+  // Of the form that the store gives.
+  std::string Name(size_t number, const std::string& suffix = "") const {
+    const std::string digits = std::to_string(number);
+    return Path() + "/" + std::string(16 - digits.size(), '0') + digits + ".folders" + suffix;
+  }
   static void SetAge(const fs::path& file, time_t seconds) {
     const timespec then{::time(nullptr) - seconds, 0};
     const timespec times[2] = {then, then};
@@ -127,6 +133,18 @@ TEST_F(IndexStoreTest, IgnoresDamagedFiles) {
   EXPECT_TRUE(Has(*store, "/data", 1));
 }
 
+TEST_F(IndexStoreTest, DoesNotReadWhatIsTooLargeToBeSaved) {
+  const auto store = Open();
+  void* const nothing = ::mmap(nullptr, IndexStore::kMaxFileBytes, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  std::vector<SavedFolder> folders = {
+      {{{1, 1}, 2, 3, 4}, {static_cast<const char*>(nothing), IndexStore::kMaxFileBytes}}};
+  store->Save("/data", folders);
+  ::munmap(nothing, IndexStore::kMaxFileBytes);
+  EXPECT_EQ(Files(), 0U);
+}
+
 TEST_F(IndexStoreTest, DoesWithoutADirectoryThatWasRemoved) {
   const auto store = Open();
   fs::remove_all(Path());
@@ -142,8 +160,7 @@ TEST_F(IndexStoreTest, RemovesWhatWasUsedLongestAgo) {
   Save(*store, "/unused", 2);
   for (const fs::path& file : fs::directory_iterator(Path())) SetAge(file, file == used ? 100 : 50);
   EXPECT_TRUE(Has(*store, "/used", 1));
-  for (size_t i = 0; i < IndexStore::kMaxFiles - 2; ++i)
-    std::ofstream(Path() + "/" + std::to_string(i) + ".folders").put('x');
+  for (size_t i = 0; i < IndexStore::kMaxFiles - 2; ++i) std::ofstream(Name(i)).put('x');
   EXPECT_EQ(Files(), IndexStore::kMaxFiles);
   Save(*store, "/new", 3);
   EXPECT_EQ(Files(), IndexStore::kMaxFiles);
@@ -155,28 +172,41 @@ TEST_F(IndexStoreTest, RemovesWhatWasUsedLongestAgo) {
 TEST_F(IndexStoreTest, TakesABoundedNumberOfBytes) {
   const auto store = Open();
   for (int i = 0; i < 2; ++i) {
-    const std::string path = Path() + "/" + std::to_string(i) + ".folders";
+    const std::string path = Name(i);
     std::ofstream(path).put('x');
     fs::resize_file(path, IndexStore::kMaxBytes / 2);  // sparse
     SetAge(path, 10 - i);
   }
   Save(*store, "/data", 1);
-  EXPECT_FALSE(fs::exists(Path() + "/0.folders"));
-  EXPECT_TRUE(fs::exists(Path() + "/1.folders"));
+  EXPECT_FALSE(fs::exists(Name(0)));
+  EXPECT_TRUE(fs::exists(Name(1)));
   EXPECT_TRUE(Has(*store, "/data", 1));
 }
 
 TEST_F(IndexStoreTest, RemovesWhatAnEndedDaemonWasWriting) {
   const auto store = Open();
-  std::ofstream(Path() + "/old.tmp").put('x');
-  SetAge(Path() + "/old.tmp", 7200);
-  std::ofstream(Path() + "/new.tmp").put('x');
-  std::ofstream(Path() + "/notes").put('x');
-  SetAge(Path() + "/notes", 7200);
+  for (const char* suffix : {".1.0.tmp", ".2.0.tmp"}) std::ofstream(Name(1, suffix)).put('x');
+  SetAge(Name(1, ".1.0.tmp"), 7200);
   Save(*store, "/data", 1);
-  EXPECT_FALSE(fs::exists(Path() + "/old.tmp"));
-  EXPECT_TRUE(fs::exists(Path() + "/new.tmp"));
-  EXPECT_TRUE(fs::exists(Path() + "/notes"));
+  EXPECT_FALSE(fs::exists(Name(1, ".1.0.tmp")));
+  EXPECT_TRUE(fs::exists(Name(1, ".2.0.tmp")));
+}
+
+TEST_F(IndexStoreTest, LeavesFilesOfOthersAlone) {
+  const auto store = Open();
+  const std::string own = fs::path(Name(1)).filename();
+  std::vector<std::string> others = {"notes",       "old.tmp", "a.folders",
+                                     own.substr(1), own + "x", own + ".tmp~"};
+  for (const char* suffix : {".bak.1.tmp", "-1.0.tmp", ".1.0"}) others.push_back(own + suffix);
+  for (const std::string& name : others) {
+    std::ofstream(Path() + "/" + name).put('x');
+    fs::resize_file(Path() + "/" + name, IndexStore::kMaxBytes);  // sparse
+    SetAge(Path() + "/" + name, 7200);
+  }
+  Save(*store, "/data", 1);
+  Save(*store, "/other", 2);
+  for (const std::string& name : others) EXPECT_TRUE(fs::exists(Path() + "/" + name)) << name;
+  EXPECT_TRUE(Has(*store, "/data", 1)) << "its bytes are not those of the others";
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ class FeedRequestsTest : public FeedTest {
   Result<uint32_t> Answer(BatcherQueue::ConsumerId consumer, const std::vector<std::string>& texts) {
     std::vector<BatcherQueue::Output> outputs;
     for (const std::string& text : texts)
-      outputs.push_back({text.starts_with("!"), std::as_bytes(std::span(text))});
+      outputs.push_back({text.starts_with("!"), text.size(), std::as_bytes(std::span(text))});
     return queue_->Answer(key_, consumer, outputs);
   }
   void WaitForReads(uint32_t reads) {

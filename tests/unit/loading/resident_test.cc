@@ -1,93 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resident samples, over memory of the host: how they are loaded, shared and freed.
-#include <unistd.h>
-
-#include <chrono>
+// How resident samples are loaded, and lists of them made.
+#include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "common/base/log.h"
-#include "server/loading/native_batch_producer.h"
 #include "server/loading/resident_batch_producer.h"
-#include "server/loading/resident_table.h"
-#include "server/memory/host_arena.h"
-#include "tests/support/testing.h"
-#include "tests/unit/feed/number_dataset.h"
+#include "tests/unit/loading/resident_fixture.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uint32_t kSamples = 40;
-constexpr char kGpu[] = "GPU-1";
-constexpr std::chrono::hours kLong(1);
-
-// ---- Loading ----
-
-// Purpose: takes requests and leaves them to the test.
-class HeldLoader final : public BatchProducer {
- public:
-  void Produce(std::shared_ptr<PieceRequest> request) override { held.push_back(std::move(request)); }
-  ProducerTimes times() const override { return {}; }
-  const DatasetInfo& dataset() const override { return info_; }
-  std::string Describe(uint64_t sample) const override { return std::to_string(sample); }
-  const std::optional<DeferredPixelOps>& deferred_pixel_ops() const override { return none_; }
-  std::vector<std::shared_ptr<PieceRequest>> held;
-
- private:
-  const DatasetInfo info_{};
-  const std::optional<DeferredPixelOps> none_;
-};
-
-class ResidentTest : public ::testing::Test {
- protected:
-  ResidentTest() {
-    (void)spdlog::default_logger();  // made here: the thread sanitizer does not see how that library
-                                     // synchronises
-    workers_.Start();
-  }
-  ~ResidentTest() override { workers_.Stop(); }
-
-  // `held`: gets a loader that leaves its requests to the test; null: workers load.
-  std::shared_ptr<ResidentData> MakeData(const std::shared_ptr<const Dataset>& dataset,
-                                         HeldLoader** held = nullptr) {
-    FeedSpec spec;
-    spec.batch_size = 8;
-    ResidentPlan plan = PlanResident(spec, *dataset).value();
-    auto loader = SampleLoader::Create(dataset, plan.load).value();
-    const BatchLayout layout = BatchLayout::Create(loader->outputs(), plan.load.batch_size).value();
-    Sampler sampler = Sampler::Create(plan.load, plan.load.batch_size).value();
-    std::unique_ptr<BatchProducer> producer;
-    if (held != nullptr) {
-      auto own = std::make_unique<HeldLoader>();
-      *held = own.get();
-      producer = std::move(own);
-    } else {
-      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load.on_bad_sample,
-                                                       layout, workers_, readers_);
-    }
-    std::unique_ptr<Arena> arena = HostArena::Create(layout, 3, false, pool_).value();
-    return std::make_shared<ResidentData>(ResidentData::Parts{
-        dataset, std::move(plan), kGpu, std::move(arena), std::move(producer), sampler, ::geteuid()});
-  }
-  static std::shared_ptr<const Dataset> Numbers(std::set<uint64_t> bad = {}) {
-    return std::make_shared<NumberDataset>(kSamples, std::move(bad));
-  }
-  static ResidentTable::Key KeyOf(const std::shared_ptr<const Dataset>& dataset) {
-    return {0, kGpu, dataset, FeedSpec()};
-  }
-
-  MemoryBudget pool_{uint64_t{64} << 20};
-  WorkerPool workers_{3};
-  WorkerPool readers_{1, UINT32_MAX, PoolKind::kReaders};
-};
 
 // Purpose: one batch of a feed of resident samples: what its requests become. Owns its memory.
 class Batches final : public BatchFill::Owner {
@@ -95,7 +23,7 @@ class Batches final : public BatchFill::Owner {
   Batches(ResidentTest& /*test*/, const std::shared_ptr<ResidentData>& data, FeedSpec spec,
           MemoryBudget& pool, WorkerPool& workers)
       : spec_(std::move(spec)),
-        sampler_(Sampler::Create(spec_, kSamples).value()),
+        sampler_(Sampler::Create(spec_, data->parts().dataset->info().samples).value()),
         layout_(BatchLayout::Create({{kIndexTensor, DType::kUint32, {}}}, spec_.batch_size).value()),
         arena_(HostArena::Create(layout_, 3, false, pool).value()),
         producer_(data, data->parts().plan, sampler_, spec_.on_bad_sample, data->parts().dataset->info(),
@@ -120,10 +48,13 @@ class Batches final : public BatchFill::Owner {
   }
   const Sampler& sampler() const { return sampler_; }
 
+  std::function<void()> on_delivered;  // in place of the result
+
  private:
   void OnPieceMemory() override {}
   void OnFilled(uint32_t /*slot*/, FillResult result) override { result_ = std::move(result); }
   void OnDelivered(uint32_t /*slot*/, const Status& /*status*/) override {
+    if (on_delivered) return on_delivered();
     filled_.set_value(std::move(result_));
   }
   bool OnReplace(uint32_t /*slot*/) override { return false; }
@@ -157,7 +88,7 @@ TEST_F(ResidentTest, AllSamplesAreLoadedInTheDatasetsOrder) {
   data->Begin();
   AwaitLoaded(*data);
   ASSERT_TRUE(data->loaded());
-  EXPECT_TRUE(data->bad().empty());
+  EXPECT_EQ(data->bad_samples(), 0U);
   auto& arena = const_cast<Arena&>(data->arena());
   const auto* const numbers = reinterpret_cast<const int64_t*>(arena.FillAddress({0, 0, kSamples, 0}, 0));
   for (uint32_t i = 0; i < kSamples; ++i) {
@@ -175,6 +106,28 @@ TEST_F(ResidentTest, ABatchIsTheListOfItsSamples) {
   const BatchSamples expected = batches->sampler().SamplesOf(batches->sampler().Plan(2, 1));
   const std::vector<uint32_t> indexes = batches->Indexes(16);
   for (uint32_t i = 0; i < 16; ++i) EXPECT_EQ(indexes[i], expected[i]);
+}
+
+// A trainer that takes small batches as soon as they are there: the thread that serves it serves others, too.
+TEST_F(ResidentTest, AThreadThatAsksIsNotKeptBySmallBatches) {
+  constexpr int kBatches = 1000;
+  const auto data = MakeData(Numbers());
+  data->Begin();
+  AwaitLoaded(*data);
+  const auto batches = std::make_shared<Batches>(*this, data, Shuffled(1), pool_, workers_);
+  std::promise<void> over;
+  int delivered = 0;
+  int here = 0;
+  batches->on_delivered = [&, self = std::this_thread::get_id()] {
+    here += std::this_thread::get_id() == self ? 1 : 0;
+    if (++delivered == kBatches)
+      over.set_value();
+    else
+      batches->Ask(0, delivered % kSamples);
+  };
+  batches->Ask(0, 0);
+  over.get_future().wait();
+  EXPECT_LT(here, 100);
 }
 
 TEST_F(ResidentTest, BadSamplesAreReportedInEachBatchThatHasThem) {
@@ -205,6 +158,38 @@ TEST_F(ResidentTest, BadSamplesAreReportedInEachBatchThatHasThem) {
         expected.push_back(id | kZeroIndex);
     }
     EXPECT_EQ(batches->Indexes(static_cast<uint32_t>(expected.size())), expected);
+  }
+}
+
+TEST_F(ResidentTest, OfManyBadSamplesTheFirstHaveReasons) {
+  constexpr uint32_t kMany = 2000, kGood = 7, kRest = 1500;
+  std::set<uint64_t> bad;
+  for (uint32_t i = 0; i < kMany; ++i)
+    if (i != kGood) bad.insert(i);
+  const auto data = MakeData(std::make_shared<NumberDataset>(kMany, bad));
+  data->Begin();
+  AwaitLoaded(*data);
+  EXPECT_EQ(data->bad_samples(), kMany - 1);
+  EXPECT_OK(data->WhyBad(kGood));
+  EXPECT_THAT(data->WhyBad(0), StatusIs(Code::kDataLoss, HasSubstr("read number 0: it is bad")));
+  EXPECT_THAT(data->WhyBad(kMaxBadNotes), StatusIs(Code::kDataLoss, HasSubstr("it is bad")));
+  EXPECT_THAT(data->WhyBad(kMaxBadNotes + 1),
+              StatusIs(Code::kDataLoss, HasSubstr("number 1001 could not be loaded")));
+  for (const OnBadSample how : {OnBadSample::kFail, OnBadSample::kSkip, OnBadSample::kZero}) {
+    FeedSpec spec;  // in order, so that the first is that of the dataset
+    spec.batch_size = kRest;
+    spec.on_bad_sample = how;
+    const auto batches = std::make_shared<Batches>(*this, data, spec, pool_, workers_);
+    batches->Ask(0, 0);
+    const FillResult result = batches->Get();
+    const bool fails = how == OnBadSample::kFail;
+    EXPECT_EQ(result.bad_samples, fails ? 1 : kRest - 1);
+    EXPECT_EQ(result.bad.size(), fails ? 1 : kMaxBadNotes);
+    EXPECT_EQ(result.skipped, how == OnBadSample::kSkip ? kRest - 1 : 0);
+    if (fails) EXPECT_THAT(result.status, StatusIs(Code::kDataLoss, HasSubstr("read number 0: it is bad")));
+    if (how == OnBadSample::kSkip) EXPECT_EQ(batches->Indexes(1), std::vector<uint32_t>{kGood});
+    if (how == OnBadSample::kSkip) EXPECT_EQ(result.samples, 1U);
+    EXPECT_FALSE(result.all_bad);
   }
 }
 
@@ -244,115 +229,6 @@ TEST_F(ResidentTest, WhatCannotBeLoadedFailsEveryRequest) {
   for (const auto& batches : {early, late})
     EXPECT_THAT(batches->Get().status.message(), HasSubstr("no memory for it"));
   EXPECT_TRUE(data->failed());
-}
-
-// ---- Sharing ----
-
-TEST_F(ResidentTest, FeedsOfOneKeyShareAndOthersDoNot) {
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  int made = 0;
-  const auto make = [&] {
-    ++made;
-    return Result<std::shared_ptr<ResidentData>>(MakeData(numbers));
-  };
-  ResidentTable::Key key = KeyOf(numbers);
-  ASSERT_OK_AND_ASSIGN(auto one, table.Acquire(key, make));
-  ASSERT_OK_AND_ASSIGN(auto other, table.Acquire(key, make));
-  EXPECT_EQ(one, other);
-  EXPECT_EQ(made, 1);
-  for (const auto change : {0, 1, 2, 3}) {
-    ResidentTable::Key changed = key;
-    if (change == 0) changed.owner = 7;
-    if (change == 1) changed.gpu_uuid = "GPU-2";
-    if (change == 2) changed.dataset = Numbers();  // opened again
-    if (change == 3) changed.load.valid = true;
-    ASSERT_OK_AND_ASSIGN(const auto apart, table.Acquire(changed, make));
-    EXPECT_NE(apart, one);
-  }
-  EXPECT_EQ(made, 5);
-  // Kept for the next feed.
-  const ResidentData* const kept = one.get();
-  one.reset();
-  other.reset();
-  ASSERT_OK_AND_ASSIGN(one, table.Acquire(key, make));
-  EXPECT_EQ(one.get(), kept);
-  one.reset();
-  table.Stop();
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, ThoseWithoutAUserGiveWay) {
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers)); };
-  ASSERT_OK_AND_ASSIGN(auto used, table.Acquire(KeyOf(numbers), make));
-  const uint64_t bytes = pool_.used_bytes();
-  ResidentTable::Key other = KeyOf(numbers);
-  other.owner = 1;
-  ASSERT_OK(table.Acquire(other, make));
-  EXPECT_EQ(pool_.used_bytes(), 2 * bytes);
-  table.FreeIdle(std::chrono::steady_clock::now() + kLong);
-  EXPECT_EQ(pool_.used_bytes(), bytes) << "the one in use stays";
-  used.reset();
-  table.FreeIdle(std::chrono::steady_clock::now() + kLong);
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, ThoseWithoutAUserGoAfterAWhile) {
-  ResidentTable table(std::chrono::milliseconds(1));
-  table.Start();
-  const auto numbers = Numbers();
-  ASSERT_OK(table.Acquire(KeyOf(numbers),
-                          [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers)); }));
-  while (pool_.used_bytes() != 0) std::this_thread::yield();
-}
-
-TEST_F(ResidentTest, LoadingEndsWhenNobodyWantsTheSamples) {
-  HeldLoader* loader = nullptr;
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, &loader)); };
-  ASSERT_OK_AND_ASSIGN(auto data, table.Acquire(KeyOf(numbers), make));
-  const std::shared_ptr<PieceRequest> request = loader->held.front();
-  loader->held.clear();
-  data.reset();
-  table.FreeIdle(std::chrono::steady_clock::now());  // asks, and does not wait
-  std::thread asks([&] { table.FreeIdle(std::chrono::steady_clock::now() + kLong); });
-  while (request->Wanted(0)) std::this_thread::yield();
-  EXPECT_NE(pool_.used_bytes(), 0U) << "the loader may still write";
-  request->Complete(OkStatus());
-  // The request, too, is an owner.
-  const_cast<std::shared_ptr<PieceRequest>&>(request).reset();
-  asks.join();
-  EXPECT_EQ(pool_.used_bytes(), 0U);
-}
-
-TEST_F(ResidentTest, FailedOnesAreMadeAnew) {
-  HeldLoader* loader = nullptr;
-  ResidentTable table(kLong);
-  table.Start();
-  const auto numbers = Numbers();
-  const auto make = [&] { return Result<std::shared_ptr<ResidentData>>(MakeData(numbers, &loader)); };
-  EXPECT_EQ(table
-                .Acquire(KeyOf(numbers),
-                         [] { return Result<std::shared_ptr<ResidentData>>(ResourceExhausted("no room")); })
-                .status()
-                .code(),
-            Code::kResourceExhausted);
-  ASSERT_OK_AND_ASSIGN(auto failed, table.Acquire(KeyOf(numbers), make));
-  loader->held.front()->Complete(ResourceExhausted("no memory for it"));
-  loader->held.clear();
-  ASSERT_OK_AND_ASSIGN(auto again, table.Acquire(KeyOf(numbers), make));
-  EXPECT_NE(failed, again);
-  loader->held.front()->Complete(OkStatus());
-  loader->held.clear();
-  EXPECT_TRUE(again->loaded());
-  failed.reset();
-  again.reset();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // The pool's accounting, sealed shared memory, the host arena and the control pages.
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +17,10 @@
 #include <vector>
 
 #include "common/os/memfd.h"
+#include "server/memory/client_process.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/host_arena.h"
 #include "server/memory/memory_budget.h"
-#include "server/memory/one_off_memory.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -176,6 +177,40 @@ TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
           << slot << ' ' << i;
     }
   }
+  const uint64_t huge = arena.bytes() / kHugePageBytes * kHugePageBytes;
+  const auto fd = CreateEmptyMemfd("huge", huge).value();  // whether the kernel has so many
+  const Mapping other = Mapping::Map(fd.get(), huge, Access::kReadWrite, false).value();
+  const bool possible = AllocateHugePages(other.data(), huge);
+  std::memset(other.data(), 1, huge);
+  if (!possible || HugeBytesAt(other.data()) < huge) GTEST_SKIP() << "no huge pages here";
+  // A page that another thread used at the same time may stay small.
+  EXPECT_GT(HugeBytesAt(arena.FillAddress({}, 0)), huge / 2);
+}
+
+TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
+  constexpr uint64_t kSlot = 8 * kSlotAlignment;
+  MemoryBudget pool(3 * kSlot);
+  const HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess();
+  const uint64_t others = ledger.reserved_bytes();
+  const auto arena = HostArena::Create(Layout(kSlotAlignment, 8), 3, false, pool).value();
+  // Fills a batch whose piece is the whole slot, as that of a batcher is. Returns what is reserved then.
+  const auto fill = [&](uint32_t samples) {
+    const Piece piece{1, 0, 8, 0};
+    for (uint32_t i = samples; i-- > 0;) EXPECT_OK(arena->Prepare(piece, i, i + 1));
+    arena->Deliver(piece, {0, samples, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
+    return ledger.reserved_bytes() - others;
+  };
+  const auto allocated = [&] {
+    struct stat info {};
+    EXPECT_EQ(::fstat(arena->fd(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_EQ(fill(1), 2 * kSlot + 7 * kSlotAlignment);
+  EXPECT_EQ(fill(3), 2 * kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(allocated(), 3 * kSlotAlignment);
+  EXPECT_EQ(fill(2), 2 * kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(fill(8), 2 * kSlot);
+  EXPECT_EQ(allocated(), kSlot);
 }
 
 TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
@@ -185,8 +220,8 @@ TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
                        AllOf(HasSubstr("5 slots of 4 KiB"), HasSubstr("20 KiB (20480 bytes)"),
                              HasSubstr("16 KiB (16384 bytes) in total"))));
   EXPECT_EQ(pool.used_bytes(), 0U);
-  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 2, false, pool),
-              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 2")));
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 0, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 0")));
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 65, false, pool),
               StatusIs(Code::kInvalidArgument, HasSubstr("slots: 65")));
 }
@@ -215,6 +250,17 @@ TEST(MemoryBudgetTest, UsersHaveAShareAndHearWhatToDo) {
   BudgetLease moved = std::move(other).value();
   EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{8, 40}}));
   moved = BudgetLease();
+  EXPECT_EQ(pool.RoomFor(60, 8), MemoryBudget::Room::kFree);
+  const auto again = pool.Reserve(50, 8);
+  EXPECT_EQ(pool.RoomFor(11, 8), MemoryBudget::Room::kOfUser);
+  EXPECT_EQ(pool.RoomFor(51, 9), MemoryBudget::Room::kOfAnyUser);
+  EXPECT_EQ(pool.RoomFor(61, 9), MemoryBudget::Room::kNever) << "no user may have so much";
+  EXPECT_EQ(pool.RoomFor(100, std::nullopt), MemoryBudget::Room::kOfAnyUser);
+  EXPECT_EQ(pool.RoomFor(101, std::nullopt), MemoryBudget::Room::kNever);
+}
+
+TEST(MemoryBudgetTest, TheDaemonItselfHasNoLimit) {
+  MemoryBudget pool(100, 60, MemoryBudget::Names());
   EXPECT_TRUE(pool.Reserve(100).ok()) << "the daemon's own is bounded by the pool alone";
 }
 
@@ -249,65 +295,18 @@ TEST(HostArenaTest, MemoryThatAClientKeepsStaysChargedUntilItIsGone) {
   }
 }
 
-TEST(OneOffMemoryTest, MemoryIsChargedUntilNoProcessHasIt) {
-  MemoryBudget pool(1 << 20);
-  HostMemoryQuarantine users;
-  OneOffMemory memory(pool, users, 7);
-  const auto await_none = [&] {
-    users.AwaitNone(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  };
-  UniqueFd first = memory.Grant(5000).value();
-  UniqueFd second = memory.Grant(4096).value();
-  EXPECT_OK(CheckSealedSize(first.get(), 5000));
-  EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 8192 + 4096}})) << "whole pages";
-  EXPECT_EQ(memory.counts().bytes, 8192U + 4096U);
-  Mapping mapped = Mapping::Map(second.get(), 4096, Access::kReadWrite, true).value();
-  first.reset();
-  second.reset();
-  while (memory.counts().bytes != 4096) std::this_thread::yield();  // under the watchdog
-  EXPECT_EQ(pool.used_bytes(), 4096U) << "it is mapped";
-  mapped = Mapping();
-  await_none();
-  EXPECT_EQ(pool.used_bytes(), 0U);
-  EXPECT_EQ(memory.counts().bytes, 0U);
-  EXPECT_EQ(memory.counts().batches, 2U);
-  EXPECT_EQ(memory.counts().peak_bytes, 8192U + 4096U);
-}
-
-TEST(OneOffMemoryTest, GrantsOutliveTheirFeed) {
-  MemoryBudget pool(1 << 20);
-  HostMemoryQuarantine users;
-  UniqueFd kept = OneOffMemory(pool, users, 7).Grant(4096).value();
-  EXPECT_EQ(pool.used_bytes(), 4096U);
-  kept.reset();
-  users.AwaitNone(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  EXPECT_EQ(pool.used_bytes(), 0U);
-}
-
-TEST(OneOffMemoryTest, NoUserGetsMoreThanTheirPart) {
-  MemoryBudget pool(1 << 20, 1 << 16, MemoryBudget::Names());
-  HostMemoryQuarantine users;
-  OneOffMemory memory(pool, users, 7);
-  const UniqueFd half = memory.Grant(1 << 15).value();
-  for (const uint64_t bytes : {(uint64_t{1} << 15) + 1, (uint64_t{1} << 20) + 1, UINT64_MAX}) {
-    const Status refused = memory.Grant(bytes).status();
-    EXPECT_EQ(refused.code(), Code::kResourceExhausted) << bytes;
-    EXPECT_LE(refused.message().size(), 200U) << refused.message();
-  }
-  EXPECT_EQ(pool.used_bytes(), uint64_t{1} << 15);
-  EXPECT_EQ(memory.counts().batches, 1U);
-}
-
-TEST(OneOffMemoryTest, NumberOfGrantsIsLimited) {
-  MemoryBudget pool(1 << 20);
-  HostMemoryQuarantine users;
-  OneOffMemory memory(pool, users, 7);
-  std::vector<UniqueFd> all;
-  for (uint32_t i = 0; i < OneOffMemory::kMaxGrants; ++i) all.push_back(memory.Grant(1).value());
-  EXPECT_EQ(memory.Grant(1).status().code(), Code::kResourceExhausted);
-  all.clear();
-  users.AwaitNone(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  EXPECT_OK(memory.Grant(1).status());
+TEST(ClientProcessTest, OfManyWithMemoryThoseThatHaveEndedAreForgotten) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  const ClientProcess ended = ClientProcess::Open(child).value();
+  while (!ended.HasEnded()) std::this_thread::yield();  // under the watchdog
+  std::vector<ClientProcess> processes;
+  for (int i = 0; i < 64; ++i) AddRemainingMapper(ended, processes);
+  EXPECT_EQ(processes.size(), 64U);
+  AddRemainingMapper(ClientProcess::Open(::getpid()).value(), processes);
+  ASSERT_EQ(processes.size(), 1U);
+  EXPECT_EQ(processes.front().pid, ::getpid());
+  ::waitpid(child, nullptr, 0);
 }
 
 // The client's view of the pages, mapped as a client would.

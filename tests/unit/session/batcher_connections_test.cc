@@ -23,9 +23,12 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint32_t kClientSlots = 4;
 constexpr int64_t kClients = 3, kRequests = 200;
 constexpr char kName[] = "numbers";
+constexpr int64_t kTooLong = -7;  // a number
 
 // The process's side of a connection.
 struct Line {
@@ -119,8 +122,8 @@ class BatcherConnectionsTest : public OpenerTest {
     }
   }
 
-  // Answers each request with itself, until `over`. Leaves a batch behind, asked for and not taken, after
-  // `most` of them.
+  // Answers each request with itself, but kTooLong with more than there is room for, until `over`. Leaves a
+  // batch behind, asked for and not taken, after `most` of them.
   void Serve(const Line& line, PageClient& client, const std::atomic<bool>& over, int most) {
     for (int taken = 0; !over; ++taken) {
       client.Wait(feed());
@@ -132,7 +135,7 @@ class BatcherConnectionsTest : public OpenerTest {
       if (line.Receive().batcher.bytes > 0) {
         const auto* numbers = client.Data(*batch);
         for (uint32_t i = 0; i < batch->samples; ++i) {
-          const int64_t length = sizeof(int64_t);
+          const int64_t length = numbers[i] == kTooLong ? INT64_MAX : sizeof(int64_t);
           std::memcpy(line.At(kAnswersTensor, 0, i), numbers + i, sizeof(int64_t));
           std::memcpy(line.At(kLengthsTensor, 0, i), &length, sizeof length);
         }
@@ -149,6 +152,37 @@ class BatcherConnectionsTest : public OpenerTest {
   BatcherConnections connections_{*loop_, refusals_, std::chrono::seconds(60)};
   std::shared_ptr<Session> session_;
 };
+
+TEST_F(BatcherConnectionsTest, AConsumerHasOneSlotWhichIsAllocated) {
+  const uint64_t used = pool_.used_bytes();
+  const uint64_t reserved = HostMemoryLedger::ForThisProcess().reserved_bytes();
+  const BatcherPlace place = opener_.JoinBatcher(peer_, {kName, /*consumer=*/true, 0, 0}).value();
+  EXPECT_EQ(pool_.used_bytes() - used, place.memory->slot_stride());
+  EXPECT_EQ(HostMemoryLedger::ForThisProcess().reserved_bytes(), reserved);
+}
+
+TEST_F(BatcherConnectionsTest, AnAnswerThatIsTooLongFailsItsRequestAlone) {
+  PageClient client(feed());
+  ASSERT_OK(feed().Attach(client.participant()));
+  std::atomic<bool> over{false};
+  const Line consumer = Join(/*consumer=*/true);
+  std::thread serves([&] { Serve(consumer, client, over, 1 << 30); });
+  const Line line = Join(/*consumer=*/false);
+  const std::array<int64_t, 3> numbers = {1, kTooLong, 3};
+  for (uint32_t slot = 0; slot < numbers.size(); ++slot) {
+    std::memcpy(line.At(kRequestTensor, slot), &numbers[slot], sizeof(int64_t));
+    line.Send(LifelineKind::kRequest, {0, 0, 0, slot, sizeof(int64_t)});
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const LifelineFrame frame = line.Receive();
+    const bool too_long = numbers[frame.batcher.slot] == kTooLong;
+    EXPECT_EQ(frame.code, too_long ? static_cast<uint32_t>(Code::kUnknown) : 0U) << frame.text;
+    if (too_long) EXPECT_THAT(std::string(frame.text), HasSubstr("9223372036854775807 bytes, and at most 8"));
+  }
+  over = true;
+  serves.join();
+  feed().Depart(client.participant(), Ended());
+}
 
 TEST_F(BatcherConnectionsTest, EachRequestIsAnsweredWhileConsumersHangAndEnd) {
   // The first hangs with a batch that it asked for, the second ends, the third stays.
