@@ -7,6 +7,7 @@ import gc
 import io
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 
@@ -203,6 +204,77 @@ def test_ctrl_c_while_a_request_is_sent_loses_no_slot(serve, monkeypatch, when):
             monkeypatch.setattr(client._link, "send", send)
         futures = [client.submit(array(value), timeout=TIMEOUT) for value in range(3)]
         assert [value_of(future.result(TIMEOUT)) for future in futures] == [0, 1, 2]
+
+
+def test_a_forked_child_cannot_submit(serve):
+    serve("child")
+    with pinfeed.BatcherClient("child") as client:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(TIMEOUT)
+            try:
+                client.submit(array(1))
+            except pinfeed.Error as error:
+                os._exit(0 if "make one in the child" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert value_of(client.submit(array(2)).result(TIMEOUT)) == 2
+
+
+def test_callbacks_that_submit_or_fail(serve):
+    """On the thread that takes answers: it never waits for itself, and no future waits for one that has ended."""
+    serve("callbacks")
+    with pinfeed.BatcherClient("callbacks", in_flight=3) as client:
+        seen = queue.SimpleQueue()
+
+        def more(_):
+            try:
+                seen.put([client.submit(array(value)) for value in range(4)])
+            except pinfeed.ResourceExhaustedError as error:
+                seen.put(error)
+
+        client.submit(array(1)).add_done_callback(more)
+        assert "on their way (in_flight)" in str(seen.get(timeout=TIMEOUT))
+
+        def leave(_):
+            raise SystemExit
+
+        first = client.submit(array(5), timeout=TIMEOUT)
+        first.add_done_callback(leave)
+        first.exception(TIMEOUT)
+        with pytest.raises(pinfeed.UnavailableError):
+            while True:
+                client.submit(array(6), timeout=TIMEOUT).result(TIMEOUT)
+
+
+def test_locks_are_taken_where_no_handler_runs(serve, monkeypatch):
+    """Condition's own `with` is Python code: what a signal handler raises in there would leave it locked."""
+
+    def enter(_):
+        raise AssertionError("Condition.__enter__")
+
+    serve("locks")
+    with pinfeed.BatcherClient("locks") as client:
+        monkeypatch.setattr(threading.Condition, "__enter__", enter)
+        sent = client.submit(array(1))
+        monkeypatch.undo()
+        assert value_of(sent.result(TIMEOUT)) == 1
+
+
+def test_values_of_other_byte_orders_and_dtypes(serve):
+    batcher = serve("values", model=False, max_batch=1)
+    with pinfeed.BatcherClient("values") as client:
+        future = client.submit(np.array([1, 2, 3], ">f4"))
+        batch = take(batcher)
+        assert batch.inputs.tolist() == [[1, 2, 3]]
+        torch = pytest.importorskip("torch")
+        batch.answer(torch.ones(1, 2, dtype=torch.bfloat16))
+        assert future.result(TIMEOUT) == b"\x80\x3f" * 2
+        with pytest.raises(pinfeed.InvalidArgumentError, match="is masked"):
+            client.submit(np.ma.masked_array(array(1), [0, 1, 0]))
+    batcher.close()
+    with pytest.raises(pinfeed.Error, match="the batcher 'values' is closed"):
+        batch.answer([b"x"])
 
 
 def test_arguments_are_refused_before_anything_is_opened(address):

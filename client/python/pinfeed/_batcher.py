@@ -8,13 +8,15 @@ import time
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
 from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, join
-from ._checks import MAX_NAME_BYTES, Checks, shown
+from ._checks import Checks, to_integer
 from ._device import ordinal_of
+from ._dlpack import DTYPES
 from ._dtypes import dtype_name
-from ._errors import Code, InvalidArgumentError, UnavailableError, make_error
+from ._errors import Code, Error, InvalidArgumentError, UnavailableError, make_error
 from ._open import _choose_framework, open_spec
 from ._rank import Rank
 from ._spec import Spec, add_output
+from ._torch import torch_or_none
 from .feed import Feed
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
@@ -94,7 +96,7 @@ class Batcher:
         address: Optional[str] = None,
     ) -> None:
         checks = Checks()
-        name = checks.text("name", name, MAX_NAME_BYTES)
+        name = checks.title("name", name)
         spec: Spec = {"dataset": {}, "sharing": "QUEUE", "group": name, "group_size": 1, "order": "SEQUENTIAL", "drop_last": False}
         add_output(spec, checks, transforms, layout, "fail", True, slots)
         spec["batch_size"] = checks.integer("max_batch", max_batch, 1, _MAX_BATCH)
@@ -121,6 +123,7 @@ class Batcher:
         checks.raise_faults()
         framework = _choose_framework(framework, ordinal)
         self._name = name
+        self._closed = False
         self._most = most  # bytes of an answer that is no error
         self._lock = threading.Lock()
         self._feed = Feed(
@@ -156,6 +159,7 @@ class Batcher:
         """Leaves the batcher. Requests of batches that were not answered fail, or go to another process (`redeal`). With
         the last process the batcher ends. May be called twice.
         """
+        self._closed = True
         self._link.hang_up()
         self._feed.close()
         if self._link.is_parents():
@@ -192,6 +196,8 @@ class Batcher:
         return reply.bytes
 
     def _answer(self, batch: RequestBatch, outputs: Sequence[Any]) -> int:
+        if self._closed:
+            raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
         if len(outputs) != len(batch):
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {len(outputs)} outputs for a batch of {len(batch)} requests")
         if hasattr(outputs, "detach"):
@@ -213,15 +219,16 @@ class Batcher:
 def _array_spec(checks: Checks, given: Any) -> Spec:
     try:
         dtype, shape = given
-        lengths = [int(length) for length in shape]
-        if any(length < 1 for length in lengths):
-            raise ValueError
+        lengths = [0] if isinstance(shape, str) else [to_integer(length) or 0 for length in shape]
     except (TypeError, ValueError):
+        lengths = [0]
+    if any(length < 1 for length in lengths):
         checks.refuse("input", given, '"image", or the dtype and the shape of an array, such as ("float32", (128,))')
         return {}
     name = dtype_name(dtype)
-    if not name:
-        checks.add("input", f"{shown(dtype)} is not a dtype")
+    known = [kind[2] for kind in DTYPES.values()]
+    if name not in known:
+        checks.refuse("input", dtype, f"a dtype of arrays: {', '.join(known)}")
     return {"dtype": name.upper(), "shape": [str(length) for length in lengths]}
 
 
@@ -235,8 +242,10 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, "answer: give bytes, an array or a tensor in place of a str: text.encode()")
     import numpy
 
-    if hasattr(output, "detach"):
-        output = output.detach().cpu()
+    torch = torch_or_none()
+    if torch is not None and isinstance(output, torch.Tensor):
+        dense = (output.to_dense() if output.layout != torch.strided else output).detach().cpu().resolve_conj().resolve_neg()
+        return dense.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
     array = numpy.ascontiguousarray(output)
     if array.dtype.hasobject:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")

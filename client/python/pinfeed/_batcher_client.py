@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from . import _daemon
 from ._batcher_link import CANCEL, HANGS_S, REQUEST, Frame, Link, join
-from ._checks import MAX_NAME_BYTES, UINT32_MAX, Checks
+from ._checks import UINT32_MAX, Checks
 from ._errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
 
 _OPEN_TIMEOUT_S = 10.0
@@ -52,7 +52,7 @@ class BatcherClient:
 
     def __init__(self, name: str, *, address: Optional[str] = None, in_flight: int = 16, max_request_bytes: int = 512 * 1024) -> None:
         checks = Checks()
-        name = checks.text("name", name, MAX_NAME_BYTES)
+        name = checks.title("name", name)
         in_flight = checks.integer("in_flight", in_flight, _MIN_SLOTS, _MAX_SLOTS)
         max_request_bytes = checks.integer("max_request_bytes", max_request_bytes, 1, UINT32_MAX)
         checks.address(address)
@@ -64,11 +64,11 @@ class BatcherClient:
         self._answer_offset = int(place["answer_offset"])
         self._array: Optional[Dict[str, Any]] = place.get("array")
         self._link = Link(place)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # taken by itself: a signal handler that raises while Condition's own `with` begins would leave it locked
         self._changed = threading.Condition(self._lock)
         self._free: List[int] = list(range(in_flight))
         self._futures: Dict[int, RequestFuture] = {}
-        self._ended: Optional[Exception] = None
+        self._ended: Optional[BaseException] = None
         weakref.finalize(self, self._link.hang_up)
         self._thread = threading.Thread(target=_receive, args=(weakref.ref(self), self._link), name="pinfeed-answers", daemon=True)
         self._thread.start()
@@ -77,9 +77,12 @@ class BatcherClient:
         """Sends a request: bytes of an image file, or an array of the batcher's dtype and shape.
 
         deadline: seconds until an answer must have come; then the future raises DeadlineExceededError. timeout: seconds
-        to wait while in_flight requests are on their way; then ResourceExhaustedError. None: as long as the deadline.
+        to wait while in_flight requests are on their way; then ResourceExhaustedError. None: as long as the deadline. A
+        callback of a future, which holds up all later answers, does not wait.
         If the daemon's queue is full, or the request cannot be decoded, the future raises.
         """
+        if self._link.is_parents():
+            raise Error(Code.FAILED_PRECONDITION, "submit: a forked child cannot use its parent's BatcherClient: make one in the child")
         checks = Checks()
         deadline = checks.seconds("deadline", deadline, 0.001)
         if timeout is not None:
@@ -102,7 +105,7 @@ class BatcherClient:
                 self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
         except BaseException:
             if not sent:  # else the slot becomes free with the answer
-                with self._changed:
+                with self._lock:
                     self._futures.pop(slot, None)
                     self._free.append(slot)
                     self._changed.notify()
@@ -130,7 +133,10 @@ class BatcherClient:
         if self._array is not None:
             import numpy
 
+            if isinstance(data, numpy.ma.MaskedArray):
+                raise InvalidArgumentError(Code.INVALID_ARGUMENT, "submit: the array is masked: give its filled()")
             given = numpy.asarray(data)
+            given = given.astype(given.dtype.newbyteorder("="), copy=False)
             shape = tuple(int(length) for length in self._array.get("shape", ()))
             if given.dtype.name.upper() != self._array["dtype"] or given.shape != shape:
                 raise InvalidArgumentError(
@@ -154,7 +160,9 @@ class BatcherClient:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
 
     def _take_slot(self, timeout: float) -> int:
-        with self._changed:
+        with self._lock:
+            if threading.current_thread() is self._thread:  # a callback of a future: it would wait for itself
+                timeout = 0
             if not self._changed.wait_for(lambda: self._free or self._ended is not None, timeout):
                 raise ResourceExhaustedError(
                     Code.RESOURCE_EXHAUSTED,
@@ -164,6 +172,8 @@ class BatcherClient:
             return self._free.pop()
 
     def _cancel(self, future: RequestFuture) -> None:
+        if self._link.is_parents():
+            return
         with self._lock:
             if self._ended is None and self._futures.get(future._slot) is future:
                 try:
@@ -182,7 +192,7 @@ class BatcherClient:
         if frame is None:
             self._check_daemon()
             return
-        with self._changed:
+        with self._lock:
             future = self._futures.pop(frame.slot, None)
             if future is None:
                 raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
@@ -197,8 +207,8 @@ class BatcherClient:
         else:
             future.set_result(bytes(answer))
 
-    def _on_end(self, error: Exception) -> None:
-        with self._changed:
+    def _on_end(self, error: BaseException) -> None:
+        with self._lock:
             self._ended = error
             lost = list(self._futures.values())
             self._futures.clear()
@@ -218,7 +228,7 @@ def _receive(client_of: "weakref.ref[BatcherClient]", link: Link) -> None:
                 break
             client._on_frame(frame)
             del client, frame
-    except Exception as error:  # whatever it is: no future waits for ever
+    except BaseException as error:  # whatever it is, also of a callback: no future waits for ever
         link.hang_up()
         client = client_of()
         if client is not None:

@@ -86,6 +86,13 @@ class Checks:
         self.sendable(name, value)
         return value
 
+    def title(self, name: str, value: Any) -> str:
+        """Accepts what people name things, as the daemon does."""
+        title = self.text(name, value, MAX_NAME_BYTES)
+        if any(ord(character) < 32 or ord(character) == 127 for character in title):
+            self.refuse(name, value, "possible: it holds a control character")
+        return title
+
     def sendable(self, name: str, value: str) -> bool:
         """Whether the text can be sent as UTF-8. In a path from the system, surrogates stand for bytes that are not
         UTF-8.

@@ -24,7 +24,9 @@ class OneOffBatches:
 
     def __init__(self, first: int) -> None:
         """`first`: the number of the next batch."""
-        self._changed = threading.Condition()
+        # Taken by itself: a signal handler that raises while Condition's own `with` begins would leave it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._descriptors: Dict[int, int] = {}  # by the batch's number
         weakref.finalize(self, _close_all, self._descriptors)
         self._next = first
@@ -34,7 +36,7 @@ class OneOffBatches:
         """Takes a batch's memory over. Gives it back at once if the trainer does not need it any more, as that of a worker
         that was late; and what came before of the same batch.
         """
-        with self._changed:
+        with self._lock:
             if number < self._next or self._ended:
                 unused = descriptor
             else:
@@ -45,14 +47,14 @@ class OneOffBatches:
 
     def advance(self, number: int) -> None:
         """The trainer's next batch is `number`: gives back the memory of those before."""
-        with self._changed:
+        with self._lock:
             self._next = number
             passed = {each: self._descriptors.pop(each) for each in list(self._descriptors) if each < number}
         _close_all(passed)
 
     def take(self, number: int) -> mmap.mmap:
         """Returns the memory of the next batch, which has arrived or will. Raises Error (INTERNAL) once none can arrive."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: number in self._descriptors or self._ended)
             if number not in self._descriptors:
                 raise Error(Code.INTERNAL, f"batch {number} is in memory of its own, which its worker did not send")
@@ -64,14 +66,14 @@ class OneOffBatches:
 
     def end(self) -> None:
         """No more will arrive."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._changed.notify_all()
 
     def close(self) -> None:
         """Gives all memory back that was not taken. Nothing arrives or is taken any more."""
         self.end()
-        with self._changed:
+        with self._lock:
             _close_all(self._descriptors)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 from . import _abi, _daemon
 from ._arguments import explains_arguments
 from ._batch import OUTPUTS
-from ._checks import MAX_NAME_BYTES, Checks
+from ._checks import Checks
 from ._client_name import default_name
 from ._connection import Opened, Resumed
 from ._dataset_argument import looks_like_file
@@ -209,7 +209,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     if reconnect_timeout is not None:
         reconnect_timeout = checks.seconds("reconnect_timeout", reconnect_timeout, 0, ", or None for no limit")
     if name is not None:
-        name = checks.text("name", name, MAX_NAME_BYTES)
+        name = checks.title("name", name)
     checks.address(address)
     add_decode(spec, checks, decode, state, any_decoder, ordinal, zero_copy)
     _add_resident(spec, checks, resident, ordinal, zero_copy)

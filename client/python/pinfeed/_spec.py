@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Mapping, Optional
 
-from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, shown
+from ._checks import UINT32_MAX, UINT64_MAX, Checks, listed, shown
 from ._dataset_argument import instead_of
 from ._dtypes import check_byte_order, dtype_name
 from ._errors import InvalidArgumentError
@@ -143,7 +143,7 @@ def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, gr
     if group is None:
         checks.add("group", f"share={shown(share)} needs the group's name, the same in every process that shares the feed")
     else:
-        spec["group"] = checks.text("group", group, MAX_NAME_BYTES)
+        spec["group"] = checks.title("group", group)
     spec["group_size"] = 1 if group_size is None else checks.integer("group_size", group_size, 1, UINT32_MAX)
 
 
