@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -204,8 +203,8 @@ Result<uint32_t> BatcherConnections::PassAnswers(ConnectionId id, const Connecti
   }
   const Piece piece{0, 0, most, 0};
   // The consumer may change its memory at any time: each length is read once.
-  std::vector<int64_t> lengths(message.bytes);
-  std::memcpy(lengths.data(), memory.FillAddress(piece, kLengthsTensor), lengths.size() * sizeof(int64_t));
+  const auto* const first = reinterpret_cast<const int64_t*>(memory.FillAddress(piece, kLengthsTensor));
+  const std::vector<int64_t> lengths(first, first + message.bytes);
   std::vector<BatcherQueue::Output> outputs;
   for (size_t i = 0; i < lengths.size(); ++i) {
     // A negative length, one's complement, is that of an error's text.
