@@ -70,7 +70,7 @@ class ResidentTest : public ::testing::Test {
       *held = own.get();
       producer = std::move(own);
     } else {
-      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load.on_bad_sample,
+      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load,
                                                        layout, workers_, readers_);
     }
     std::unique_ptr<Arena> arena = HostArena::Create(layout, 3, false, pool_).value();
