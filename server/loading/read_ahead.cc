@@ -2,10 +2,12 @@
 #include "server/loading/read_ahead.h"
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 namespace {
@@ -57,27 +59,36 @@ ReadAhead::ReadAhead(std::shared_ptr<const SampleLoader> loader, Sampler sampler
     : loader_(std::move(loader)), sampler_(std::move(sampler)), epochs_(epochs), readers_(readers) {}
 
 uint64_t ReadAhead::Add(const BatchPlan& plan, uint32_t begin, const FeedShare& feed) {
-  uint64_t first = 0;
+  uint64_t place = 0;
   std::shared_ptr<FillTask> task;
   {
     const MutexLock lock(mutex_);
     if (share_ == nullptr) share_ = std::make_shared<FeedShare>(feed.owner, feed.feed);
-    const auto known = std::find_if(ranges_.begin(), ranges_.end(), [&](const Range& range) {
-      return range.plan.epoch == plan.epoch && range.plan.batch_index == plan.batch_index &&
-             range.begin <= begin;
-    });
-    if (known != ranges_.end()) {
-      first = known->first + (begin - known->begin);
-    } else {
-      first = end_;
-      // The feed went elsewhere, so what was to follow does not.
-      if (first > 0 && on_.load(std::memory_order_relaxed)) Advance(first - 1);
-      Append(plan, begin);
-    }
+    place = PlaceOf(plan, begin);
     task = Next();
   }
   if (task != nullptr) readers_.Submit(std::move(task));
-  return first;
+  return place;
+}
+
+uint64_t ReadAhead::PlaceOf(const BatchPlan& plan, uint32_t begin) {
+  const auto is = [&](const Range& range) {
+    return range.plan.epoch == plan.epoch && range.plan.batch_index == plan.batch_index &&
+           range.begin <= begin;
+  };
+  auto known = std::find_if(ranges_.begin(), ranges_.end(), is);
+  if (known == ranges_.end()) {
+    // It may follow soon: pieces are added in about their order, by several threads.
+    bool follows = false;
+    for (uint32_t i = 0; i < kMaxSlots && end_ > 0 && !follows && Extend(); ++i) follows = is(ranges_.back());
+    if (!follows) {
+      // The feed begins, or goes elsewhere, so what was to follow does not.
+      if (end_ > 0 && on_.load(std::memory_order_relaxed)) Advance(end_ - 1);
+      Append(plan, begin);
+    }
+    known = std::prev(ranges_.end());
+  }
+  return known->first + (begin - known->begin);
 }
 
 void ReadAhead::Append(const BatchPlan& plan, uint32_t begin) {

@@ -35,13 +35,13 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   static constexpr uint64_t kMaxWindow = 4096;
   static constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
   // A read of a worker that took longer may have waited for the disk.
-  static constexpr uint64_t kSlowReadNs = 50'000;
+  static constexpr uint64_t kSlowReadNs = 15'000;
   // So many samples in a row that were in the page cache switch it off; fewer, if it has found no other since
   // it was switched on. It stays off for a while then, the longer the more often it was for nothing.
   static constexpr uint64_t kCachedRun = 256;
   static constexpr uint64_t kFalseAlarmRun = 32;
   static constexpr uint64_t kMinQuiet = 256;
-  static constexpr uint64_t kMaxQuiet = 8192;
+  static constexpr uint64_t kMaxQuiet = 2048;
 
   // `epochs`: of the feed, as in its spec.
   ReadAhead(std::shared_ptr<const SampleLoader> loader, Sampler sampler, uint64_t epochs,
@@ -87,6 +87,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   }
   void Continue() PF_EXCLUDES(mutex_);
   void SwitchOn(uint64_t place) PF_EXCLUDES(mutex_);
+  uint64_t PlaceOf(const BatchPlan& plan, uint32_t begin) PF_REQUIRES(mutex_);
   void Append(const BatchPlan& plan, uint32_t begin) PF_REQUIRES(mutex_);
   // Appends the batch that follows in the feed's order. False: there is none.
   bool Extend() PF_REQUIRES(mutex_);

@@ -147,6 +147,19 @@ TEST_F(ReadAheadTest, PiecesOfABatchHaveTheirPlacesInIt) {
   EXPECT_EQ(Add(0, 1, 4), 9U);
 }
 
+TEST_F(ReadAheadTest, PiecesBeyondTheWindowChangeNothing) {
+  Make(std::make_shared<AskedDataset>(1000), Order::kShuffle, 0);
+  Add(0, 0);
+  SwitchOn();
+  AwaitReader();
+  // Two threads add them.
+  EXPECT_EQ(Add(0, 30), 150U);
+  EXPECT_EQ(Add(0, 1), 5U);
+  ahead_->Begin(5);
+  AwaitReader();
+  EXPECT_EQ(dataset_->asked(), Ids(0, 0, 1, kWindow + 5));
+}
+
 TEST_F(ReadAheadTest, EndsWithTheLastEpoch) {
   Make(std::make_shared<AskedDataset>(12), Order::kShuffle, 1);
   Add(0, 0);
