@@ -129,6 +129,7 @@ TEST_F(FeedReadAheadTest, AReaderThatHangsHoldsUpNeitherABatchNorTheEnd) {
   EXPECT_GT(hung.load(), 0U);
   EXPECT_EQ(dataset->asked(), 0U);
   go.count_down();
+  readers_.Stop();  // they use the latch
 }
 
 }  // namespace
