@@ -147,7 +147,9 @@ std::shared_ptr<FillTask> ReadAhead::Next() {
   if (stopped_ || !on_.load(std::memory_order_relaxed)) return nullptr;
   const uint64_t sample_bytes =
       samples_ == 0 ? kWindowBytes / kFirstWindow : std::max<uint64_t>(1, bytes_ / samples_);
-  const uint64_t window = std::clamp(kWindowBytes / sample_bytes, kMinWindow, kMaxWindow);
+  // A false alarm must not cost more than it takes to find out.
+  const uint64_t window =
+      std::clamp(kWindowBytes / sample_bytes, kMinWindow, found_cold_ ? kMaxWindow : kFalseAlarmRun);
   const auto chunk = static_cast<uint32_t>(std::clamp<uint64_t>(kChunkBytes / sample_bytes, 1, kMaxChunk));
   next_ = std::max(next_, begun + 1);
   while (end_ <= begun + window && Extend()) {

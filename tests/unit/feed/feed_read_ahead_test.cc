@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds of local files that the page cache lacks.
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -18,7 +17,6 @@ namespace {
 class ColdDataset final : public Dataset {
  public:
   struct Behaviour {
-    uint64_t sample_bytes = 512;
     std::function<void()> before_prefetch = nullptr;
   };
   ColdDataset(uint64_t samples, Behaviour behaviour) : numbers_(samples), behaviour_(std::move(behaviour)) {}
@@ -29,7 +27,6 @@ class ColdDataset final : public Dataset {
     {
       const MutexLock lock(mutex_);
       slow = !asked_.contains(id);
-      ++loaded_;
     }
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(300));
     return numbers_.ReadTensor(id, field, out);
@@ -44,8 +41,7 @@ class ColdDataset final : public Dataset {
       twice_ = twice_ || asked_.contains(i);
       asked_.insert(i);
     }
-    farthest_ = std::max(farthest_, asked_.size() > loaded_ ? asked_.size() - loaded_ : 0);
-    return {count * behaviour_.sample_bytes, false};
+    return {count * 512, false};
   }
   std::string Describe(uint64_t id) const override { return numbers_.Describe(id); }
 
@@ -57,19 +53,13 @@ class ColdDataset final : public Dataset {
     const MutexLock lock(mutex_);
     return twice_;
   }
-  size_t farthest() const {
-    const MutexLock lock(mutex_);
-    return farthest_;
-  }
 
  private:
   const NumberDataset numbers_;
   const Behaviour behaviour_;
   mutable Mutex mutex_;
   mutable std::set<uint64_t> asked_ PF_GUARDED_BY(mutex_);
-  mutable size_t loaded_ PF_GUARDED_BY(mutex_) = 0;
   mutable bool twice_ PF_GUARDED_BY(mutex_) = false;
-  mutable size_t farthest_ PF_GUARDED_BY(mutex_) = 0;  // samples asked for and not loaded
 };
 
 class FeedReadAheadTest : public FeedTest {
@@ -104,15 +94,6 @@ TEST_F(FeedReadAheadTest, ReadsWhatComesNextOnce) {
   EndFeeds();
   EXPECT_GT(dataset->asked(), 1000U);
   EXPECT_FALSE(dataset->twice());
-}
-
-TEST_F(FeedReadAheadTest, IsBoundedInBytes) {
-  const auto dataset =
-      std::make_shared<ColdDataset>(1000, ColdDataset::Behaviour{.sample_bytes = uint64_t{8} << 20});
-  Run(dataset, 100);
-  EndFeeds();
-  EXPECT_GT(dataset->asked(), 50U);
-  EXPECT_LE(dataset->farthest(), 16U + workers_->threads());
 }
 
 TEST_F(FeedReadAheadTest, AReaderThatHangsHoldsUpNeitherABatchNorTheEnd) {
