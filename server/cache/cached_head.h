@@ -42,6 +42,8 @@ class CachedHead {
   size_t transforms() const { return count_; }
   // Null: the cache does not have it.
   DecodedCache::Image Find(const FileVersion& file, uint64_t sample);
+  // Whether Find would find it now. Counts as no use.
+  bool Has(const FileVersion& file) const { return cache_.Has(file, name_); }
   // Makes the head's result and has the cache keep it. Null: it does not want it, or the image is bad; the
   // decoder has the image open then. Preconditions: `decoder` has just opened `encoded`, an image of `size`,
   // the contents of `file`.

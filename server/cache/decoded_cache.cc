@@ -90,6 +90,14 @@ DecodedCache::Image DecodedCache::Find(const FileVersion& file, const Head& head
   return entry.image;
 }
 
+bool DecodedCache::Has(const FileVersion& file, const Head& head) const {
+  const Key key{file.device, file.inode, head};
+  const Shard& shard = ShardOf(key);
+  const MutexLock lock(shard.mutex);
+  const auto found = shard.entries.find(key);
+  return found != shard.entries.end() && found->second.file == file;
+}
+
 std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, ImageSize size, const Use& use) {
   const uint64_t bytes = ImageMemory::BlockBytes(
       3 * static_cast<uint64_t>(size.width) * static_cast<uint64_t>(size.height) + kRowSlack);

@@ -83,6 +83,8 @@ class DecodedCache {
 
   // Null: it has none. An image of another version of the file is dropped.
   Image Find(const FileVersion& file, const Head& head, const Use& use);
+  // Whether it has one. Counts as no use.
+  bool Has(const FileVersion& file, const Head& head) const;
   // Memory for an image, whose pixels the caller writes before it adds it. May evict others. Null: it is not
   // worth keeping, or the host or the user has no memory for it, or the file has just been changed.
   std::shared_ptr<CachedImage> MakeRoom(const FileVersion& file, ImageSize size, const Use& use);
@@ -137,6 +139,7 @@ class DecodedCache {
   struct Candidate;
 
   Shard& ShardOf(const Key& key) { return shards_[KeyHash()(key) / 7 % kShards]; }
+  const Shard& ShardOf(const Key& key) const { return shards_[KeyHash()(key) / 7 % kShards]; }
   static Image Remove(Shard& shard, Entries::iterator entry) PF_REQUIRES(shard.mutex);
   // Evicts an entry that is used later than `seconds`; of `user` only, if given. False: found none.
   bool EvictLater(double seconds, std::optional<uid_t> user);

@@ -44,8 +44,8 @@ inline constexpr std::chrono::seconds kStopGrace(30);     // from the end of the
 inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // the same, after a GPU failure
 inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to close or finish opening
 
-// Threads that read remote datasets. They wait more than they work, so there are more of them than
-// processors.
+// Threads that read remote datasets, and ask cold disks for local ones. They wait more than they work, so
+// there are more of them than processors.
 inline constexpr uint32_t kReaderThreads = 32;
 
 // Everything that a thread blocked on a dataset uses. It is leaked to such a thread at shutdown.
@@ -92,7 +92,7 @@ struct DaemonParts {
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::string backend;                    // for status: the backend of batches, and why
   std::optional<WorkerPool> workers;
-  std::optional<WorkerPool> readers;  // started with the first feed of a remote dataset
+  std::optional<WorkerPool> readers;  // started with the first remote feed or slow local read
   std::optional<ProgressCheck> progress;
   std::unique_ptr<Datasets> datasets;
   ResidentTable residents;

@@ -89,6 +89,11 @@ class Dataset {
     return std::unique_ptr<const RandomAccessFile>();
   }
 
+  // Has the storage read a field of the samples [id, id + count) ahead, see RandomAccessFile::Prefetch. Does
+  // nothing for an encoded image in a file of its own, which OpenImage opens. Precondition: id + count <=
+  // info().samples.
+  virtual Prefetched Prefetch(uint64_t /*id*/, uint64_t /*count*/, size_t /*field*/) const { return {}; }
+
   // Returns where the sample is stored, for messages: "train/cat/0001.jpg", "images.npy[17]".
   virtual std::string Describe(uint64_t id) const = 0;
 };

@@ -32,6 +32,11 @@ class SelectedFields final : public Dataset {
     return dataset_->OpenImage(id, fields_[field]);
   }
 
+  Prefetched Prefetch(uint64_t id, uint64_t count, size_t field) const override {
+    PF_CHECK(field < fields_.size(), "field out of range");
+    return dataset_->Prefetch(id, count, fields_[field]);
+  }
+
   std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
 
  private:

@@ -12,7 +12,7 @@
 namespace pinfeed {
 
 // The threads that load samples: workers decode, and read from local storage; readers read from storages that
-// may be slow.
+// may be slow, and ask the local one to read ahead.
 enum class PoolKind { kWorkers, kReaders };
 
 // Purpose: the work that a feed was given, by pool, and the batches that it has ready; each pool serves the

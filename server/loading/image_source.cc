@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/loading/image_source.h"
 
+#include <algorithm>
+
 namespace pinfeed {
+
+Prefetched ImageSource::Prefetch(const Dataset& dataset, uint64_t id) const {
+  const Result<std::unique_ptr<const RandomAccessFile>> file = dataset.OpenImage(id, field_);
+  if (!file.ok() || *file == nullptr) return {};  // Read says why
+  const std::optional<FileVersion>& version = (*file)->version();
+  if (head_ != nullptr && version && head_->Has(*version)) return {};
+  return (*file)->Prefetch(0, std::min((*file)->size(), kMaxImageFileBytes));
+}
 
 Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const {
   scratch.cached.reset();

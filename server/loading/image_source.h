@@ -43,6 +43,8 @@ class ImageSource {
 
   CachedHead* cached_head() const { return head_.get(); }
 
+  // Has the storage read the file ahead, unless the cache has the image.
+  Prefetched Prefetch(const Dataset& dataset, uint64_t id) const;
   // Reads the file, unless the cache has the image.
   Status Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const;
   // Plans what is left to do to the image, and returns the size of the one that it is done to. `transforms`

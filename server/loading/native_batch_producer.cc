@@ -8,6 +8,7 @@
 
 #include "common/base/sync.h"
 #include "server/loading/piece_task.h"
+#include "server/loading/read_ahead.h"
 
 namespace pinfeed {
 namespace {
@@ -31,17 +32,22 @@ class NativeBatchProducer::Task final : public PieceTask {
   Task(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
       : PieceTask(request->share(), request->end() - request->begin(), producer.chunk_samples_),
         producer_(producer),
-        request_(std::move(request)) {}
+        request_(std::move(request)),
+        place_(producer.read_ahead_ == nullptr
+                   ? 0
+                   : producer.read_ahead_->Add(request_->plan(), request_->begin(), *request_->share())) {}
 
  private:
   Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
     const uint32_t first = request_->begin();
-    return producer_.Load(*request_, first + begin, first + end, scratch);
+    if (producer_.read_ahead_ != nullptr) producer_.read_ahead_->Begin(place_ + begin);
+    return producer_.Load(*request_, first + begin, first + end, scratch, {}, place_ + begin);
   }
   void End(Status status) override { request_->Complete(std::move(status)); }
 
   NativeBatchProducer& producer_;
   const std::shared_ptr<PieceRequest> request_;
+  const uint64_t place_;  // of the piece's first sample, see ReadAhead
 };
 
 // Purpose: one piece of a remote dataset whose samples are decoded or transformed. It is loaded in sections:
@@ -161,15 +167,16 @@ void NativeBatchProducer::RemotePiece::BeginSection() {
 }
 
 NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler,
-                                         OnBadSample on_bad_sample, const BatchLayout& layout,
-                                         WorkerPool& workers, WorkerPool& readers)
+                                         const FeedSpec& spec, const BatchLayout& layout, WorkerPool& workers,
+                                         WorkerPool& readers)
     : loader_(std::move(loader)),
       sampler_(std::move(sampler)),
-      on_bad_sample_(on_bad_sample),
+      on_bad_sample_(spec.on_bad_sample),
       remote_(dataset().remote),
       fetches_(remote_ && !loader_->only_reads()),
       workers_(workers),
-      readers_(readers) {
+      readers_(readers),
+      read_ahead_(remote_ ? nullptr : std::make_shared<ReadAhead>(loader_, sampler_, spec.epochs, readers)) {
   const auto& fields = dataset().fields;
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
@@ -188,12 +195,20 @@ void NativeBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   (remote_ ? readers_ : workers_).Submit(std::make_shared<Task>(*this, std::move(request)));
 }
 
+NativeBatchProducer::~NativeBatchProducer() {
+  Cancel();
+}
+
+void NativeBatchProducer::Cancel() {
+  if (read_ahead_ != nullptr) read_ahead_->Stop();
+}
+
 ProducerTimes NativeBatchProducer::times() const {
   return {read_ns_.load(std::memory_order_relaxed), decode_ns_.load(std::memory_order_relaxed)};
 }
 
 Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, uint32_t end,
-                                 SampleScratch& scratch, std::span<Fetched> fetched) {
+                                 SampleScratch& scratch, std::span<Fetched> fetched, uint64_t place) {
   SamplePlaces places;
   RETURN_IF_ERROR(request.Places(begin, end, places));
   SampleTimes sum;
@@ -214,6 +229,7 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
     sum.read_ns += times.read_ns;
     sum.decode_ns += times.decode_ns;
     scratch.durations().Record(times);
+    if (read_ahead_ != nullptr) read_ahead_->Took(place + (i - begin), times.read_ns);
     if (times.fetched) fetched[i - begin].reset();
     if (!status.ok()) {
       if (on_bad_sample_ == OnBadSample::kZero) loader_->WriteZeros(key, places);

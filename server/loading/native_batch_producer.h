@@ -15,18 +15,23 @@
 
 namespace pinfeed {
 
+class ReadAhead;
+
 // Purpose: loads the samples of a piece on the pools. Of a local dataset, one worker reads and decodes each
-// sample. Of a remote one, readers read: straight into the slot where nothing is to be decoded or
-// transformed, else into memory, from which workers decode (RemotePiece bounds it). Owns: the loader.
-// Borrows: the pools, which outlive it; the readers are used for a remote dataset only. Threads: any.
-// Errors: a sample that cannot be read, decoded or transformed is reported as bad; memory that the host lacks
-// completes the request with an error.
+// sample; where reads are slow, ReadAhead has the storage read ahead of it. Of a remote one, readers read:
+// straight into the slot where nothing is to be decoded or transformed, else into memory, from which workers
+// decode (RemotePiece bounds it). Owns: the loader. Borrows: the pools, which outlive it; the readers are
+// used for a remote dataset only. Threads: any. Errors: a sample that cannot be read, decoded or transformed
+// is reported as bad; memory that the host lacks completes the request with an error.
 class NativeBatchProducer final : public BatchProducer {
  public:
-  NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler, OnBadSample on_bad_sample,
+  // `spec`: that of the feed.
+  NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler, const FeedSpec& spec,
                       const BatchLayout& layout, WorkerPool& workers, WorkerPool& readers);
+  ~NativeBatchProducer() override;
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
+  void Cancel() override;
   ProducerTimes times() const override;
   CacheUse cache_use() const override;
   const DatasetInfo& dataset() const override { return loader_->dataset().info(); }
@@ -38,19 +43,20 @@ class NativeBatchProducer final : public BatchProducer {
   class RemotePiece;
   using Fetched = std::unique_ptr<const FetchedSample>;
   // `fetched`: the samples' bytes, of which each is freed as soon as it is loaded; empty: to be read from the
-  // dataset.
+  // dataset. `place`: of the first sample, see ReadAhead.
   Status Load(const PieceRequest& request, uint32_t begin, uint32_t end, SampleScratch& scratch,
-              std::span<Fetched> fetched = {});
+              std::span<Fetched> fetched, uint64_t place = 0);
   Fetched Fetch(const PieceRequest& request, uint32_t index, SampleScratch& scratch);
 
-  const std::unique_ptr<const SampleLoader> loader_;
+  const std::shared_ptr<const SampleLoader> loader_;
   const Sampler sampler_;
   const OnBadSample on_bad_sample_;
   const bool remote_;
   const bool fetches_;  // samples are fetched into memory before they are loaded
   WorkerPool& workers_;
   WorkerPool& readers_;
-  uint32_t chunk_samples_ = 1;  // that a thread loads at once
+  const std::shared_ptr<ReadAhead> read_ahead_;  // null: the dataset is remote
+  uint32_t chunk_samples_ = 1;                   // that a thread loads at once
   std::atomic<uint64_t> remote_pieces_{0};
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};

@@ -369,6 +369,18 @@ Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key, const
   return OkStatus();
 }
 
+Prefetched SampleLoader::Prefetch(uint64_t id, uint64_t count) const {
+  Prefetched sum;
+  for (size_t field = 0; field < dataset_->info().fields.size(); ++field) {
+    if (program_->images && field == *program_->image) {
+      for (uint64_t i = 0; i < count; ++i) sum.Add(program_->images->Prefetch(*dataset_, id + i));
+    } else {
+      sum.Add(dataset_->Prefetch(id, count, field));
+    }
+  }
+  return sum;
+}
+
 void SampleLoader::WriteZeros(const SampleKey& key, const SamplePlaces& places) const {
   places.WriteZeros();
   program_->WriteMark(ImageMark::kZero, places);

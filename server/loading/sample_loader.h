@@ -126,6 +126,10 @@ class SampleLoader {
   Status LoadFrom(const Dataset& source, const SampleKey& key, const SamplePlaces& places,
                   SampleScratch& scratch, SampleTimes& times) const;
 
+  // Has the storage read the samples [id, id + count) ahead: see Dataset::Prefetch. Precondition: the dataset
+  // has them.
+  Prefetched Prefetch(uint64_t id, uint64_t count) const;
+
   // Fills the places of a bad sample as on_bad_sample = zero wants it: all zeros, "valid" too, whichever
   // field could not be read; only "sample_id" tells which sample it is.
   void WriteZeros(const SampleKey& key, const SamplePlaces& places) const;

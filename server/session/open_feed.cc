@@ -206,8 +206,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, pixel_ops_at, {parts_.cache, owner}));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
-  auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
-                                                        layout, parts_.workers, parts_.readers);
+  auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec, layout,
+                                                        parts_.workers, parts_.readers);
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer, std::move(decode.note), std::move(resident_note)},
                   arguments, backend);

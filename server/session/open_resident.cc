@@ -60,8 +60,8 @@ Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
     if (!arena.ok())
       return arena.status().WithContext(std::to_string(plan.load.batch_size) + " samples of together " +
                                         ExactByteSize(layout.slot_stride));
-    auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load.on_bad_sample,
-                                                          layout, parts_.workers, parts_.readers);
+    auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load, layout,
+                                                          parts_.workers, parts_.readers);
     return std::make_shared<ResidentData>(ResidentData::Parts{
         opened, plan, arguments.gpu_uuid, *std::move(arena), std::move(producer), sampler, owner});
   };

@@ -28,6 +28,7 @@ inline int64_t Nanoseconds(const timespec& time) {
 class LocalFile final : public RandomAccessFile {
  public:
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override;
+  Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override;
 
  private:
   friend class LocalPath;

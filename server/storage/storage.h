@@ -31,6 +31,17 @@ struct FileVersion {
   bool operator==(const FileVersion&) const = default;
 };
 
+// What became of a Prefetch.
+struct Prefetched {
+  uint64_t bytes = 0;  // that were asked for
+  bool cached = true;  // a read would not have waited for the storage
+
+  void Add(const Prefetched& other) {
+    bytes += other.bytes;
+    cached = cached && other.cached;
+  }
+};
+
 // Purpose: an open regular file, or an object of an object store. Immutable, so every method may be called
 // from any thread at once. Reads may block for as long as the storage takes. Errors name the file.
 class RandomAccessFile {
@@ -47,6 +58,8 @@ class RandomAccessFile {
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
   // where.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> out) const = 0;
+  // Has the storage read these bytes ahead of a ReadAt, without waiting for them. May block for a while.
+  virtual Prefetched Prefetch(uint64_t /*offset*/, uint64_t /*bytes*/) const { return {}; }
   // Reads size() bytes from the start. kDataLoss if the file was empty or larger than `max_bytes` when it was
   // opened, or is shorter now.
   Status ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const;

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 import batcher_rates
+import cold_rows
 import inputs as bench_inputs
 import loader_rows
 import measure
@@ -300,6 +301,11 @@ def warm(daemon, trainer):
     raise RuntimeError("the cache does not hold the dataset: no figure of this run counts")
 
 
+def cold_rows_of(bench):
+    """Data that the page cache lacks."""
+    return cold_rows.rows(bench, {"npy": NPY, "jpeg": JPEG, "tokens": TOKENS}, SIDE, MEAN, STD, progress)
+
+
 ROWS = {
     "npy": npy_rows,
     "jpeg": jpeg_rows,
@@ -311,6 +317,7 @@ ROWS = {
     "cache": cache_rows,
     "loader": loader_rows_of,
     "batcher": batcher_rows,
+    "cold": cold_rows_of,
 }
 
 

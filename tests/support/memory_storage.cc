@@ -31,6 +31,13 @@ class MemoryFile final : public RandomAccessFile {
     return got == out.size() ? OkStatus() : Truncated(offset, out.size(), got);
   }
 
+  Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override {
+    const MutexLock lock(storage_.mutex_);
+    const auto found = storage_.files_.find(key_);
+    if (found != storage_.files_.end()) found->second.prefetched.emplace_back(offset, bytes);
+    return {bytes, false};
+  }
+
  private:
   const MemoryStorage& storage_;
   const std::string key_;
@@ -113,6 +120,11 @@ void MemoryStorage::Write(const std::string& path, std::string bytes) {
   const MutexLock lock(mutex_);
   const size_t size = bytes.size();
   files_[path] = {.bytes = std::move(bytes), .readable = size};
+}
+
+MemoryStorage::Ranges MemoryStorage::AskedAhead(const std::string& path) const {
+  const MutexLock lock(mutex_);
+  return files_.at(path).prefetched;
 }
 
 void MemoryStorage::RewriteBeforeSecondPass(const std::string& path, const std::string& bytes) {

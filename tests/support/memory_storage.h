@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/base/sync.h"
 #include "server/storage/storage.h"
@@ -39,6 +41,10 @@ class MemoryStorage {
   // Returns once so many reads hang.
   void AwaitHung(size_t reads) const PF_EXCLUDES(mutex_);
 
+  // What was asked for ahead of the file: offsets and bytes, in order. The storage reads nothing ahead.
+  using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
+  Ranges AskedAhead(const std::string& path) const PF_EXCLUDES(mutex_);
+
   // The place `path`, whether or not anything is there. Its name is "memory:/" and the path.
   std::shared_ptr<const Location> At(const std::string& path);
 
@@ -53,6 +59,7 @@ class MemoryStorage {
     bool broken = false;
     bool exhausted = false;
     bool hung = false;
+    mutable Ranges prefetched = {};
   };
 
   Status Read(const std::string& path, uint64_t offset, std::span<std::byte> out, size_t* got) const

@@ -135,6 +135,14 @@ class NpyDataset final : public Dataset {
     return OkStatus();
   }
 
+  // Of Fortran order nothing: its samples are spread over the whole file.
+  Prefetched Prefetch(uint64_t id, uint64_t count, size_t field) const override {
+    const ArrayFile& array = arrays_[field];
+    if (array.header.fortran_order) return {};
+    return array.file->Prefetch(array.header.data_offset + id * array.sample_bytes,
+                                count * array.sample_bytes);
+  }
+
   std::string Describe(uint64_t id) const override {
     return EscapeName(full_path_) + "[" + std::to_string(id) + "]";
   }

@@ -135,6 +135,28 @@ TEST_F(RemoteStorageTest, AFileThatVanishedIsNotFound) {
   }
 }
 
+TEST_F(RemoteStorageTest, SamplesAreAskedForAheadWhereTheyLie) {
+  using Ranges = MemoryStorage::Ranges;
+  ASSERT_OK_AND_ASSIGN(const auto arrays, Open("arrays"));
+  const uint64_t header = NpyHeaderBytes("|u1", "(4, 3)", false).size();
+  EXPECT_EQ(arrays->Prefetch(1, 2, 0).bytes, 6U);
+  EXPECT_EQ(storage_.AskedAhead("arrays/x.npy"), (Ranges{{header + 3, 6}}));
+  EXPECT_TRUE(storage_.AskedAhead("arrays/y.npy").empty());
+  ASSERT_OK_AND_ASSIGN(const auto labels, SelectFields(arrays, {arrays->info().fields[1].spec.name}));
+  EXPECT_EQ(labels->Prefetch(3, 1, 0).bytes, 1U);
+  EXPECT_EQ(storage_.AskedAhead("arrays/y.npy").size(), 1U);
+
+  // Samples of one token, and the token behind each. Both fields are the same bytes.
+  ASSERT_OK_AND_ASSIGN(const auto tokens, Open("tokens.bin", 1));
+  EXPECT_EQ(tokens->Prefetch(1, 2, 0).bytes, 6U);
+  EXPECT_EQ(tokens->Prefetch(1, 2, 1).bytes, 0U);
+  EXPECT_EQ(storage_.AskedAhead("tokens.bin"), (Ranges{{2, 6}}));
+
+  storage_.Write("spread.npy", NpyHeaderBytes("|u1", "(4, 3)", true) + "abcdefghijkl");
+  ASSERT_OK_AND_ASSIGN(const auto spread, Open("spread.npy"));
+  EXPECT_EQ(spread->Prefetch(0, 4, 0).bytes, 0U);
+}
+
 TEST_F(RemoteStorageTest, ADatasetForWhichThereIsNoMemoryIsRefused) {
   storage_.Exhaust("list.csv");
   EXPECT_THAT(Open("list.csv"), StatusIs(Code::kResourceExhausted,

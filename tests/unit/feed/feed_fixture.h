@@ -138,8 +138,8 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
                                    return dataset->ReadTensor(sample, field, place);
                                  }});
     } else {
-      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample, layout,
-                                                       *workers_, readers_);
+      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec, layout, *workers_,
+                                                       readers_);
     }
     return MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena));
   }

@@ -63,8 +63,8 @@ class ResidentTest : public ::testing::Test {
       *held = own.get();
       producer = std::move(own);
     } else {
-      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load.on_bad_sample,
-                                                       layout, workers_, readers_);
+      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load, layout,
+                                                       workers_, readers_);
     }
     std::unique_ptr<Arena> arena = HostArena::Create(layout, 3, false, pool_).value();
     return std::make_shared<ResidentData>(ResidentData::Parts{dataset, std::move(plan), gpu, std::move(arena),

@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <thread>
@@ -280,6 +282,46 @@ TEST_F(LocalFileTest, ScanTellsWhatEachEntryIs) {
   EXPECT_THAT(base.List("a.txt", visit), StatusIs(Code::kNotFound, HasSubstr("a.txt")));
   const auto stop = [](const DirectoryEntry&) { return DataLoss("stop"); };
   EXPECT_THAT(base.List("", stop), StatusIs(Code::kDataLoss, "stop"));
+}
+
+// How many pages of the file's part the page cache has.
+size_t CachedPages(const std::string& path, size_t offset, size_t bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), static_cast<off_t>(offset));
+  EXPECT_NE(map, MAP_FAILED);
+  std::vector<unsigned char> pages(bytes / 4096);
+  EXPECT_EQ(::mincore(map, bytes, pages.data()), 0);
+  ::munmap(map, bytes);
+  return static_cast<size_t>(
+      std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+TEST_F(LocalFileTest, WhatIsReadAheadComesIntoThePageCache) {
+  constexpr size_t kBytes = size_t{16} << 20;
+  constexpr size_t kBegin = size_t{8} << 20;
+  constexpr size_t kAhead = size_t{3} << 20;
+  const std::string path = dir_.Write("root/set/large", std::string(kBytes, 'x'));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("large"));
+  EXPECT_TRUE(file->Prefetch(0, kBytes).cached);
+  {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(::fsync(fd.get()), 0);
+    ASSERT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  }
+  if (CachedPages(path, 0, kBytes) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
+  EXPECT_EQ(file->Prefetch(kBegin, kAhead).bytes, kAhead);
+  while (CachedPages(path, kBegin, kAhead) < kAhead / 4096) std::this_thread::yield();
+  EXPECT_TRUE(file->Prefetch(kBegin, kAhead).cached);
+  EXPECT_EQ(CachedPages(path, kBytes - kAhead, kAhead), 0U);
+}
+
+TEST_F(LocalFileTest, NothingIsReadAheadBeyondTheEnd) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 6}, {5, 1}, {UINT64_MAX, 1}, {1, UINT64_MAX}, {UINT64_MAX, UINT64_MAX}, {0, 0}})
+    EXPECT_TRUE(file->Prefetch(offset, bytes).cached);
 }
 
 TEST_F(LocalFileTest, AMovedPathStillOpens) {

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/read_ahead.h"
+
+#include <algorithm>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/wire/shared_page.h"
+
+namespace pinfeed {
+namespace {
+
+// Small samples are asked for several at a time: a trip through the pool's lock takes longer than one of
+// them, and neighbours become one read.
+constexpr uint64_t kChunkBytes = 128 * 1024;
+constexpr uint64_t kMaxChunk = 64;
+
+}  // namespace
+
+// Purpose: asks for some samples. Owns: a share of the ReadAhead.
+class ReadAhead::Task final : public FillTask {
+ public:
+  // `ids`: of the samples at the places from `first` on.
+  Task(std::shared_ptr<ReadAhead> ahead, std::shared_ptr<FeedShare> share, uint64_t first,
+       std::vector<uint64_t> ids, uint32_t chunk)
+      : FillTask(std::move(share), static_cast<uint32_t>(ids.size()), chunk, first),
+        ahead_(std::move(ahead)),
+        first_(first),
+        ids_(std::move(ids)) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    Tally tally;
+    for (uint32_t i = begin; i < end && ahead_->on_.load(std::memory_order_relaxed);) {
+      uint32_t run = 1;  // neighbours in the dataset
+      while (i + run < end && ids_[i + run] == ids_[i] + run) ++run;
+      if (ahead_->Ahead(first_ + i + run - 1)) {
+        scratch.Begin(ids_[i]);
+        const Prefetched asked = ahead_->loader_->Prefetch(ids_[i], run);
+        tally.samples += run;
+        tally.bytes += asked.bytes;
+        tally.cached_run = asked.cached ? tally.cached_run + run : 0;
+      }
+      i += run;
+    }
+    if (tally.samples > 0) ahead_->Note(tally);
+  }
+  void Done() override {}
+
+ private:
+  const std::shared_ptr<ReadAhead> ahead_;
+  const uint64_t first_;
+  const std::vector<uint64_t> ids_;
+};
+
+ReadAhead::ReadAhead(std::shared_ptr<const SampleLoader> loader, Sampler sampler, uint64_t epochs,
+                     WorkerPool& readers)
+    : loader_(std::move(loader)), sampler_(std::move(sampler)), epochs_(epochs), readers_(readers) {}
+
+uint64_t ReadAhead::Add(const BatchPlan& plan, uint32_t begin, const FeedShare& feed) {
+  uint64_t place = 0;
+  std::shared_ptr<FillTask> task;
+  {
+    const MutexLock lock(mutex_);
+    if (share_ == nullptr) share_ = std::make_shared<FeedShare>(feed.owner, feed.feed);
+    place = PlaceOf(plan, begin);
+    task = Next();
+  }
+  if (task != nullptr) readers_.Submit(std::move(task));
+  return place;
+}
+
+uint64_t ReadAhead::PlaceOf(const BatchPlan& plan, uint32_t begin) {
+  const auto is = [&](const Range& range) {
+    return range.plan.epoch == plan.epoch && range.plan.batch_index == plan.batch_index &&
+           range.begin <= begin;
+  };
+  auto known = std::find_if(ranges_.begin(), ranges_.end(), is);
+  if (known == ranges_.end()) {
+    // It may follow soon: pieces are added in about their order, by several threads.
+    bool follows = false;
+    for (uint32_t i = 0; i < kMaxSlots && end_ > 0 && !follows && Extend(); ++i) follows = is(ranges_.back());
+    if (!follows) {
+      // The feed begins, or goes elsewhere, so what was to follow does not.
+      if (end_ > 0 && on_.load(std::memory_order_relaxed)) Advance(end_ - 1);
+      Append(plan, begin);
+    }
+    known = std::prev(ranges_.end());
+  }
+  return known->first + (begin - known->begin);
+}
+
+void ReadAhead::Append(const BatchPlan& plan, uint32_t begin) {
+  ranges_.push_back({end_, plan, begin, plan.samples});
+  last_ = plan;
+  end_ = ranges_.back().past();
+}
+
+bool ReadAhead::Extend() {
+  uint64_t epoch = last_.epoch;
+  uint64_t batch = last_.batch_index + 1;
+  if (last_.last_of_epoch) {
+    ++epoch;
+    batch = 0;
+  }
+  if (epoch > kMaxEpoch || (epochs_ != 0 && epoch >= epochs_)) return false;
+  Append(sampler_.Plan(epoch, batch), 0);
+  return true;
+}
+
+void ReadAhead::Continue() {
+  std::shared_ptr<FillTask> task;
+  {
+    const MutexLock lock(mutex_);
+    task = Next();
+  }
+  if (task != nullptr) readers_.Submit(std::move(task));
+}
+
+void ReadAhead::SwitchOn(uint64_t place) {
+  {
+    const MutexLock lock(mutex_);
+    if (stopped_ || place < quiet_until_) return;
+    cached_run_ = 0;
+    found_cold_ = false;
+  }
+  try {
+    readers_.Start();
+  } catch (const std::system_error& error) {
+    spdlog::warn("cannot start the readers, so nothing is read ahead: {}", error.what());
+    const MutexLock lock(mutex_);
+    quiet_until_ = UINT64_MAX;
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (stopped_) return;
+    on_ = true;
+  }
+  Continue();
+}
+
+std::shared_ptr<FillTask> ReadAhead::Next() {
+  const uint64_t begun = begun_.load(std::memory_order_relaxed);
+  while (!ranges_.empty() && ranges_.front().past() <= begun) ranges_.pop_front();
+  if (stopped_ || !on_.load(std::memory_order_relaxed)) return nullptr;
+  const uint64_t sample_bytes =
+      samples_ == 0 ? kWindowBytes / kFirstWindow : std::max<uint64_t>(1, bytes_ / samples_);
+  // A false alarm must not cost more than it takes to find out.
+  const uint64_t window =
+      std::clamp(kWindowBytes / sample_bytes, kMinWindow, found_cold_ ? kMaxWindow : kFalseAlarmRun);
+  const auto chunk = static_cast<uint32_t>(std::clamp<uint64_t>(kChunkBytes / sample_bytes, 1, kMaxChunk));
+  next_ = std::max(next_, begun + 1);
+  while (end_ <= begun + window && Extend()) {
+  }
+  const uint64_t limit = std::min(end_, begun + 1 + window);
+  // A few samples are left for later, so that tasks do not get tiny.
+  if (limit < next_ + window / 8 && limit < end_) return nullptr;
+  const uint64_t first = next_;
+  std::vector<uint64_t> ids;
+  for (const Range& range : ranges_) {
+    if (range.past() <= next_) continue;
+    if (next_ >= limit) break;
+    const BatchSamples samples = sampler_.SamplesOf(range.plan);
+    for (; next_ < std::min(range.past(), limit); ++next_)
+      ids.push_back(samples[range.begin + static_cast<uint32_t>(next_ - range.first)]);
+  }
+  if (ids.empty()) return nullptr;
+  return std::make_shared<Task>(shared_from_this(), share_, first, std::move(ids), chunk);
+}
+
+void ReadAhead::Note(const Tally& tally) {
+  const MutexLock lock(mutex_);
+  samples_ += tally.samples;
+  bytes_ += tally.bytes;
+  if (tally.cached_run < tally.samples) {
+    found_cold_ = true;
+    cached_run_ = 0;
+  }
+  cached_run_ += tally.cached_run;
+  if (!on_.load(std::memory_order_relaxed) || cached_run_ < (found_cold_ ? kCachedRun : kFalseAlarmRun))
+    return;
+  on_ = false;
+  quiet_ = found_cold_ ? kMinQuiet : std::min(2 * quiet_, kMaxQuiet);
+  quiet_until_ = begun_.load(std::memory_order_relaxed) + quiet_;
+}
+
+void ReadAhead::Stop() {
+  const MutexLock lock(mutex_);
+  stopped_ = true;
+  on_ = false;
+}
+
+}  // namespace pinfeed
