@@ -42,6 +42,8 @@ class NativeBatchProducer final : public BatchProducer {
   Status Load(const PieceRequest& request, uint32_t begin, uint32_t end, SampleScratch& scratch,
               std::span<Fetched> fetched = {});
   Fetched Fetch(const PieceRequest& request, uint32_t index, SampleScratch& scratch);
+  // How many samples a thread loads at once.
+  uint32_t ChunkSamples() const;
 
   const std::unique_ptr<const SampleLoader> loader_;
   const Sampler sampler_;
@@ -50,7 +52,9 @@ class NativeBatchProducer final : public BatchProducer {
   const bool fetches_;  // samples are fetched into memory before they are loaded
   WorkerPool& workers_;
   WorkerPool& readers_;
-  uint32_t chunk_samples_ = 1;  // that a thread loads at once
+  uint32_t chunk_samples_ = 1;  // that a thread loads at once; of packed ones the least
+  bool packed_ = false;
+  std::atomic<uint64_t> latest_sample_ns_{UINT64_MAX};  // the mean of the chunk that was loaded last
   std::atomic<uint64_t> remote_pieces_{0};
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
