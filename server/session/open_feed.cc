@@ -26,18 +26,16 @@ constexpr std::chrono::seconds kReclaimWait(2);
 // Small batches are consumed fast and take little memory. Up to this arena size, a feed gets up to four times
 // the slots, so that each wake-up of the daemon serves several of them.
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
-// A slot has room for as many of the longest packed samples as a batch has, and most of it is never written.
-constexpr uint64_t kSmallPackedArenaBytes = 4 * kSmallArenaBytes;
+constexpr uint64_t kTimesPacked = 4;  // most of a slot is never written: it has room for the longest samples
 
 // A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
 constexpr uint64_t kListBytes = uint64_t{4} << 20;  // of the lists of a feed with the most slots
 
-uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu,
-                  uint64_t small_arena_bytes = kSmallArenaBytes) {
+uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu, uint64_t times = 1) {
   const uint64_t least = on_gpu ? default_slots * kTimesOnGpu : default_slots;
-  const uint64_t slots = std::clamp(small_arena_bytes / slot_stride, least, 4 * default_slots);
+  const uint64_t slots = std::clamp(times * kSmallArenaBytes / slot_stride, least, 4 * default_slots);
   return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
 }
 
@@ -256,11 +254,11 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   const uid_t owner = parts.owner;
   const bool on_gpu =
       backend != Backend::kHost || DecodesOnGpu(parts.spec) || parts.spec.resident == Resident::kOn;
-  const bool mostly_room =
+  const bool packed =
       !on_gpu && std::ranges::any_of(layout.tensors, [](const auto& tensor) { return tensor.spec.packed(); });
-  uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu,
-                                              mostly_room ? kSmallPackedArenaBytes : kSmallArenaBytes)
-                                   : spec.slots;
+  uint32_t slots = spec.slots;
+  if (slots == 0)
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu, packed ? kTimesPacked : 1);
   // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
   if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
@@ -271,13 +269,13 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   // Fewer slots are the last resort, so that a restarted trainer gets as many as before.
-  if (lacks_memory() && spec.slots == 0 && (on_gpu || mostly_room)) {
+  if (lacks_memory() && spec.slots == 0 && (on_gpu || packed)) {
     slots = SlotsFor(parts_.default_slots, layout.slot_stride, false);  // the minimum
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
-    const std::string packed = lacks_memory() ? PackedMemory(layout) : "";
-    return Status(arena.status().code(), arena.status().message() + packed, arena.status().native_error())
+    const std::string rows = lacks_memory() ? PackedMemory(layout) : "";
+    return Status(arena.status().code(), arena.status().message() + rows, arena.status().native_error())
         .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                      std::to_string(spec.batch_size));
   }
