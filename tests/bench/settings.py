@@ -19,6 +19,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tests" / "gpu"), str(ROOT / "client" / "python")]
 
 import grid  # noqa: E402
@@ -35,7 +36,7 @@ ROWS = ("arrays", "jpeg", "tokens", "texts", "work")
 SETTINGS = ("workers", "slots")
 SLOTS = (3, 4, 6, 8, 16)  # 3 is the least
 TEXTS = {"batch_size": 64, "fields": ["number", "text"]}
-SEARCHES, MEETINGS = 3, 7  # rounds
+ROUNDS = (3, 7)  # of the search, and of the best value beside the default
 OVERHEAD_S = 0.5  # of a round: opening, first batches, closing
 PINNED_BYTES = "256MiB"  # of each of many daemons: more than a feed takes
 
@@ -127,16 +128,16 @@ def median(values):
     return grid.cell(values, "").median if values else 0.0
 
 
-def compare(row, setting, contenders, seconds):
+def compare(row, setting, contenders, seconds, rounds=ROUNDS):
     """`contenders`: {value: Setting}, the default's under None. Searches for the best value, then measures it beside the default."""
-    measure.interleave(contenders, SEARCHES, seconds, lambda rounds, _: rounds, "")
+    measure.interleave(contenders, rounds[0], seconds, lambda turns, _: turns, "")
     default = contenders.pop(None)
     best = max(contenders, key=lambda value: median(contenders[value].rates))
     searched = {value: (median(one.rates), median(one.cpu_us)) for value, one in contenders.items()}
     pair = default, contenders[best]
     for one in pair:
         one.rates, one.cpu_us = [], []
-    measure.interleave(dict(enumerate(pair)), MEETINGS, seconds, lambda rounds, _: rounds, "")
+    measure.interleave(dict(enumerate(pair)), rounds[1], seconds, lambda turns, _: turns, "")
     rates, costs = ([getattr(one, name) for one in pair] for name in ("rates", "cpu_us"))
     return Result(row, setting, getattr(default, setting), best, *rates, *map(median, costs), default.bound, searched)
 
@@ -166,14 +167,15 @@ def main():
     parser.add_argument("--device", help="a GPU for the batches; default: the host")
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS), help="some of: " + ",".join(ROWS))
     parser.add_argument("--settings", type=lambda text: text.split(","), default=list(SETTINGS), help="some of: " + ",".join(SETTINGS))
+    parser.add_argument("--rounds", type=lambda text: [int(each) for each in text.split(",")], default=ROUNDS, help="of the search, of what decides")
     parser.add_argument("--limit", type=float, default=300, help="seconds that all rounds together take, about")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "bench" / "settings.json", help="a plot goes beside it")
     arguments = parser.parse_args()
-    sys.dont_write_bytecode = True
     os.environ.setdefault("PINFEED_LIBRARY", str(arguments.build_dir / "client" / "libpinfeed.so"))
     rows = inputs_of(arguments.inputs, arguments.device)
     values = {(row, setting): workers_values(row) if setting == "workers" else SLOTS for row in arguments.rows for setting in arguments.settings}
-    rounds = sum((len(each) + 1) * SEARCHES + 2 * MEETINGS for each in values.values())
+    search, again = arguments.rounds
+    rounds = sum((len(each) + 1) * search + 2 * again for each in values.values())
     seconds = max(0.3, arguments.limit / rounds - OVERHEAD_S)
     print(f"{CORES} cores, {rounds} rounds of {seconds:.1f} s; others use {report.others_cpu_share():.0%} of the processors", flush=True)
 
@@ -191,7 +193,7 @@ def main():
             for number in numbers:
                 by_hand = (daemons[number], rows[row]) if setting == "workers" else (daemons[0], dict(rows[row], slots=number))
                 contenders[number] = Setting(*by_hand, work_s)
-            results.append(compare(row, setting, contenders, seconds))
+            results.append(compare(row, setting, contenders, seconds, arguments.rounds))
             print(" | ".join(results[-1].line()), flush=True)
     finish(results, arguments.out)
 

@@ -141,7 +141,7 @@ if chosen peers; then piece "peers" 530 python3 "$here/peers.py" "$address" "$in
 
 # Defaults beside the best values by hand, on daemons of its own.
 if chosen settings; then
-  piece "settings" 240 python3 "$here/settings.py" --build-dir "$here/demo/build" --inputs "$inputs" --device cuda:0 --limit 180 --out "$out/settings.json" ${SETTINGS_ARGS:-}
+  piece "settings" 240 python3 "$here/settings.py" --build-dir "$here/demo/build" --inputs "$inputs" --device cuda:0 --rows arrays,jpeg,tokens,texts --rounds 2,5 --limit 180 --out "$out/settings.json" ${SETTINGS_ARGS:-}
 fi
 
 # Whether pinning and overlapping pay here; a training loop traced.

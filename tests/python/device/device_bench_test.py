@@ -141,13 +141,13 @@ class Rates:
 
 def test_the_best_setting_is_measured_again_beside_the_default():
     """Its rounds of the search do not count."""
-    again = settings.MEETINGS * [1.0]
-    lucky, slow = Rates(*settings.SEARCHES * [2.0], *again), Rates(*settings.SEARCHES * [0.5])
-    found = settings.compare("row", "workers", {None: Rates(*settings.SEARCHES * [1.0], *again), 3: lucky, 1: slow}, 1.0)
+    again = settings.ROUNDS[1] * [1.0]
+    lucky, slow = Rates(*settings.ROUNDS[0] * [2.0], *again), Rates(*settings.ROUNDS[0] * [0.5])
+    found = settings.compare("row", "workers", {None: Rates(*settings.ROUNDS[0] * [1.0], *again), 3: lucky, 1: slow}, 1.0)
     assert (found.default, found.best, found.of_best, found.holds) == (2, 3, 1.0, True)
     assert found.searched == {3: (2.0, 0.0), 1: (0.5, 0.0)}
-    better = Rates(*settings.SEARCHES * [2.0], *settings.MEETINGS * [1.04])
-    found = settings.compare("row", "workers", {None: Rates(*settings.SEARCHES * [1.0], *again), 3: better}, 1.0)
+    better = Rates(*settings.ROUNDS[0] * [2.0], *settings.ROUNDS[1] * [1.04])
+    found = settings.compare("row", "workers", {None: Rates(*settings.ROUNDS[0] * [1.0], *again), 3: better}, 1.0)
     assert not found.holds and "0.962 **below**" in found.line()
 
 
