@@ -176,14 +176,17 @@ NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loa
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
   uint64_t sample_bytes = 0;
+  bool packed = false;
   for (const TensorPlace& tensor : layout.tensors) {
     sample_bytes += tensor.sample_bytes;
-    packed_ = packed_ || tensor.spec.packed();
+    packed = packed || tensor.spec.packed();
   }
   // Most of them only pass through.
   if (deferred_pixel_ops() && deferred_pixel_ops()->plan) chunk_samples_ = kPassedSamples;
   // A read of a remote storage takes longer than a trip through the lock, so readers share them out singly.
-  if (!decodes && (!remote_ || fetches_))
+  const bool by_readers = remote_ && !fetches_;
+  by_time_ = packed && !by_readers;
+  if (!decodes && !by_readers)
     chunk_samples_ =
         static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, sample_bytes)));
 }
@@ -194,7 +197,7 @@ void NativeBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
 }
 
 uint32_t NativeBatchProducer::ChunkSamples() const {
-  if (!packed_) return chunk_samples_;
+  if (!by_time_) return chunk_samples_;
   const uint64_t sample_ns = latest_sample_ns_.load(std::memory_order_relaxed);
   return std::max(chunk_samples_, static_cast<uint32_t>(kChunkNs / std::max<uint64_t>(1, sample_ns)));
 }

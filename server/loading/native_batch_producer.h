@@ -52,8 +52,8 @@ class NativeBatchProducer final : public BatchProducer {
   const bool fetches_;  // samples are fetched into memory before they are loaded
   WorkerPool& workers_;
   WorkerPool& readers_;
-  uint32_t chunk_samples_ = 1;  // that a thread loads at once; of packed ones the least
-  bool packed_ = false;
+  uint32_t chunk_samples_ = 1;  // that a thread loads at once; the least if by_time_
+  bool by_time_ = false;
   std::atomic<uint64_t> latest_sample_ns_{UINT64_MAX};  // the mean of the chunk that was loaded last
   std::atomic<uint64_t> remote_pieces_{0};
   std::atomic<uint64_t> read_ns_{0};
