@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "client/cli/text.h"
 
@@ -12,6 +13,19 @@ namespace {
 constexpr std::array<const char*, 4> kDataCauses = {"read", "decode", "workers", "copy"};
 // Smaller shares of the time are not worth reporting: neither side really waits for the other.
 constexpr double kWorthNaming = 0.03;
+// The alert PinfeedDataBound fires above this share.
+constexpr double kWorthActing = 0.2;
+
+// docs/runbook.md, PinfeedDataBound.
+constexpr std::array<std::pair<const char*, const char*>, 4> kRemedies = {{
+    {"read",
+     "faster or local storage, fewer feeds at once, one feed for all trainers of the host (broadcast)"},
+    {"decode",
+     "cache_bytes, decode=\"gpu\", smaller images, more processors, one feed for all trainers of the "
+     "host (broadcast)"},
+    {"workers", "fewer feeds on this host, more processors"},
+    {"copy", "fewer feeds on this link, dtypes of fewer bytes"},
+}};
 
 struct Bound {
   std::string on;  // the cause
@@ -47,6 +61,12 @@ Bound Of(const Json& shares) {
   return {LargestDataCause(shares).on, data};
 }
 
+Bound BoundOf(const Json& feed) {
+  const Json* const recent = Recent(feed);
+  return recent != nullptr ? Of(*recent)
+                           : Bound{TextField(feed, "bound_on"), DoubleField(feed, "bound_share")};
+}
+
 // The only session that its feed has waited for; null if there are several, or none.
 const Json* Slowest(const Json& feed) {
   const Json& sessions = ListField(feed, "sessions");
@@ -72,18 +92,26 @@ std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
   if (state == "waiting") return "its group: members are missing";
-  const Json* const recent = Recent(feed);
-  const Bound bound =
-      recent != nullptr ? Of(*recent) : Bound{TextField(feed, "bound_on"), DoubleField(feed, "bound_share")};
+  const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =
-      " (" + Percent(bound.share) + (recent != nullptr ? " of the time lately)" : " of all its time)");
+      " (" + Percent(bound.share) + (Recent(feed) != nullptr ? " of the time lately)" : " of all its time)");
   if (bound.share < kWorthNaming) return "nothing: nobody waits" + share;
   if (bound.on != "consumer") return bound.on + ": the trainer waits for batches" + share;
   if (ListField(feed, "sessions").size() <= 1) return "the trainer: batches wait for it" + share;
   const Json* const slowest = Slowest(feed);
   if (slowest == nullptr) return "the trainers: batches wait for them" + share;
   return NameOf(*slowest) + ": batches wait for it" + share;
+}
+
+std::string FeedRemedy(const Json& feed) {
+  const Bound bound = BoundOf(feed);
+  if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
+  if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer")
+    return "more processes that fill batches (num_workers)";
+  const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
+                                         [&](const auto& remedy) { return bound.on == remedy.first; });
+  return found == kRemedies.end() ? "" : found->second;
 }
 
 std::string SessionBoundOn(const Json& session, const Json& feed) {

@@ -153,6 +153,11 @@ void PrintFeeds(const Json& status) {
               "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
              rows);
   for (const Json& feed : rows) {
+    if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
+      std::printf("feed %s: its trainers would wait less with %s\n",
+                  std::to_string(UintField(feed, "id")).c_str(), remedy.c_str());
+  }
+  for (const Json& feed : rows) {
     const uint64_t hits = UintField(feed, "cache_hits");
     const uint64_t looked_up = hits + UintField(feed, "cache_misses");
     if (looked_up == 0) continue;

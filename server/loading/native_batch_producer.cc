@@ -14,8 +14,10 @@ namespace pinfeed {
 namespace {
 
 // A chunk of small samples costs a worker about as much as a few trips through the pool's lock: tens of
-// microseconds.
+// microseconds. Of packed samples the layout has the size of the largest only: there the time counts that the
+// latest ones took.
 constexpr uint64_t kChunkBytes = 512 * 1024;
+constexpr uint64_t kChunkNs = 50'000;
 constexpr uint32_t kPassedSamples = 4;  // a chunk of images that the GPU decodes
 
 // Of a remote piece: samples that are fetched together, and how many such sections are under way at a time.
@@ -30,7 +32,7 @@ constexpr uint32_t kSectionsUnderWay = 2;
 class NativeBatchProducer::Task final : public PieceTask {
  public:
   Task(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
-      : PieceTask(request->share(), request->end() - request->begin(), producer.chunk_samples_),
+      : PieceTask(request->share(), request->end() - request->begin(), producer.ChunkSamples()),
         producer_(producer),
         request_(std::move(request)),
         place_(producer.read_ahead_ == nullptr
@@ -95,7 +97,7 @@ class NativeBatchProducer::RemotePiece::LoadTask final : public FillTask {
   // `first`: the number of the first sample in the batch.
   LoadTask(std::shared_ptr<RemotePiece> piece, uint32_t first, std::vector<Fetched> samples)
       : FillTask(piece->request_->share(), static_cast<uint32_t>(samples.size()),
-                 piece->producer_.chunk_samples_, piece->order_),
+                 piece->producer_.ChunkSamples(), piece->order_),
         piece_(std::move(piece)),
         first_(first),
         samples_(std::move(samples)) {}
@@ -181,11 +183,17 @@ NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loa
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
   uint64_t sample_bytes = 0;
-  for (const TensorPlace& tensor : layout.tensors) sample_bytes += tensor.sample_bytes;
+  bool packed = false;
+  for (const TensorPlace& tensor : layout.tensors) {
+    sample_bytes += tensor.sample_bytes;
+    packed = packed || tensor.spec.packed();
+  }
   // Most of them only pass through.
   if (deferred_pixel_ops() && deferred_pixel_ops()->plan) chunk_samples_ = kPassedSamples;
   // A read of a remote storage takes longer than a trip through the lock, so readers share them out singly.
-  if (!decodes && (!remote_ || fetches_))
+  const bool by_readers = remote_ && !fetches_;
+  by_time_ = packed && !by_readers;
+  if (!decodes && !by_readers)
     chunk_samples_ =
         static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, sample_bytes)));
 }
@@ -203,6 +211,12 @@ void NativeBatchProducer::Cancel() {
   if (read_ahead_ != nullptr) read_ahead_->Stop();
 }
 
+uint32_t NativeBatchProducer::ChunkSamples() const {
+  if (!by_time_) return chunk_samples_;
+  const uint64_t sample_ns = latest_sample_ns_.load(std::memory_order_relaxed);
+  return std::max(chunk_samples_, static_cast<uint32_t>(kChunkNs / std::max<uint64_t>(1, sample_ns)));
+}
+
 ProducerTimes NativeBatchProducer::times() const {
   return {read_ns_.load(std::memory_order_relaxed), decode_ns_.load(std::memory_order_relaxed)};
 }
@@ -217,7 +231,8 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   const BatchSamples ids = sampler_.SamplesOf(request.plan());
   if (CachedHead* const head = loader_->cached_head())
     head->At({request.plan().epoch, request.plan().next_position});
-  for (uint32_t i = begin; i < end && request.Wanted(i); ++i) {
+  uint32_t i = begin;
+  for (; i < end && request.Wanted(i); ++i) {
     const SampleKey key{ids[i], request.plan().epoch};
     scratch.Begin(key.id);
     SampleTimes times;
@@ -239,6 +254,8 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   }
   read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
   decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);
+  if (i > begin)
+    latest_sample_ns_.store((sum.read_ns + sum.decode_ns) / (i - begin), std::memory_order_relaxed);
   return OkStatus();
 }
 

@@ -47,6 +47,8 @@ class NativeBatchProducer final : public BatchProducer {
   Status Load(const PieceRequest& request, uint32_t begin, uint32_t end, SampleScratch& scratch,
               std::span<Fetched> fetched, uint64_t place = 0);
   Fetched Fetch(const PieceRequest& request, uint32_t index, SampleScratch& scratch);
+  // How many samples a thread loads at once.
+  uint32_t ChunkSamples() const;
 
   const std::shared_ptr<const SampleLoader> loader_;
   const Sampler sampler_;
@@ -56,7 +58,9 @@ class NativeBatchProducer final : public BatchProducer {
   WorkerPool& workers_;
   WorkerPool& readers_;
   const std::shared_ptr<ReadAhead> read_ahead_;  // null: the dataset is remote
-  uint32_t chunk_samples_ = 1;                   // that a thread loads at once
+  uint32_t chunk_samples_ = 1;                   // that a thread loads at once; the least if by_time_
+  bool by_time_ = false;
+  std::atomic<uint64_t> latest_sample_ns_{UINT64_MAX};  // the mean of the chunk that was loaded last
   std::atomic<uint64_t> remote_pieces_{0};
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};

@@ -26,15 +26,16 @@ constexpr std::chrono::seconds kReclaimWait(2);
 // Small batches are consumed fast and take little memory. Up to this arena size, a feed gets up to four times
 // the slots, so that each wake-up of the daemon serves several of them.
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
+constexpr uint64_t kTimesPacked = 4;  // most of a slot is never written: it has room for the longest samples
 
 // A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
 constexpr uint64_t kListBytes = uint64_t{4} << 20;  // of the lists of a feed with the most slots
 
-uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu) {
+uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu, uint64_t times = 1) {
   const uint64_t least = on_gpu ? default_slots * kTimesOnGpu : default_slots;
-  const uint64_t slots = std::clamp(kSmallArenaBytes / slot_stride, least, 4 * default_slots);
+  const uint64_t slots = std::clamp(times * kSmallArenaBytes / slot_stride, least, 4 * default_slots);
   return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
 }
 
@@ -258,14 +259,19 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   const uid_t owner = parts.owner;
   const bool on_gpu =
       backend != Backend::kHost || DecodesOnGpu(parts.spec) || parts.spec.resident == Resident::kOn;
-  uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu) : spec.slots;
+  const bool packed =
+      !on_gpu && std::ranges::any_of(layout.tensors, [](const auto& tensor) { return tensor.spec.packed(); });
+  uint32_t slots = spec.slots;
+  if (slots == 0)
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu, packed ? kTimesPacked : 1);
   // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
   if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   // The minimum is the last resort, so that a restarted trainer gets as many slots as before.
-  const uint32_t least =
-      spec.slots == 0 && on_gpu ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : slots;
+  const uint32_t least = spec.slots == 0 && (on_gpu || packed)
+                             ? SlotsFor(parts_.default_slots, layout.slot_stride, false)
+                             : slots;
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
     AwaitMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner}, arena.status());
@@ -273,8 +279,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   }
   if (lacks_memory() && least < slots) arena = MakeArena(arguments, backend, layout, slots = least, owner);
   if (!arena.ok()) {
-    const std::string packed = lacks_memory() ? PackedMemory(layout) : "";
-    return Status(arena.status().code(), arena.status().message() + packed, arena.status().native_error())
+    const std::string rows = lacks_memory() ? PackedMemory(layout) : "";
+    return Status(arena.status().code(), arena.status().message() + rows, arena.status().native_error())
         .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                      std::to_string(spec.batch_size));
   }

@@ -20,6 +20,7 @@ import pinfeed
 
 START_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 30
+_daemons = itertools.count()
 
 
 class Daemon:
@@ -28,7 +29,7 @@ class Daemon:
     def __init__(self, build, root, **settings):
         self._folder = tempfile.TemporaryDirectory(prefix="pinfeed-bench-")
         self.address = os.path.join(self._folder.name, "pinfeed.sock")
-        self._log = open(build / "bench" / "pinfeedd.log", "wb")
+        self._log = open(build / "bench" / f"pinfeedd{next(_daemons)}.log", "wb")
         reading, writing = os.pipe()
         options = {"socket-dir": self._folder.name, "allowed-roots": root, "http-listen": "off", "log-level": "warning", "ready-fd": writing, **settings}
         self._process = subprocess.Popen(
@@ -80,8 +81,10 @@ class Trainer:
     def round(self, seconds):
         """Samples a second. Every batch counts as full: the feeds drop the last one of an epoch."""
         with self.open() as feed:
-            epochs = itertools.chain.from_iterable(itertools.repeat(feed))
-            return measure.batches_per_second(epochs, 2 * feed.slots, seconds) * self._batch_size
+            return measure.batches_per_second(self.batches(feed), 2 * feed.slots, seconds) * self._batch_size
+
+    def batches(self, feed):
+        return itertools.chain.from_iterable(itertools.repeat(feed))
 
     def close(self):
         pass

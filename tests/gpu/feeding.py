@@ -22,7 +22,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda:0"
 
 
-def open_feed(address, inputs, kind, **options):
+def feed_arguments(inputs, kind):
+    """pinfeed.open's for one kind of samples."""
     normal = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
     kinds = {
         "arrays": dict(dataset=inputs / "arrays", batch_size=BATCH),
@@ -31,8 +32,11 @@ def open_feed(address, inputs, kind, **options):
             dataset=inputs / "jpeg", batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal]
         ),
     }
-    arguments = dict(kinds[kind], shuffle=True, drop_last=True, device=DEVICE, backend="vmm-fd", address=address, rank=0, world_size=1)
-    return pinfeed.open(**{**arguments, **options})
+    return dict(kinds[kind], drop_last=True, device=DEVICE, backend="vmm-fd")
+
+
+def open_feed(address, inputs, kind, **options):
+    return pinfeed.open(**{**feed_arguments(inputs, kind), "shuffle": True, "address": address, "rank": 0, "world_size": 1, **options})
 
 
 def endless(feed):

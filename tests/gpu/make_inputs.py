@@ -33,6 +33,16 @@ def make_photo(job):
     Image.fromarray(np.clip(np.asarray(shapes) + grain, 0, 255).astype(np.uint8)).save(path, quality=90)
 
 
+def make_texts(path):
+    random = np.random.default_rng(2)
+    lengths = random.integers(0, 400, TEXTS)
+    lengths[TEXTS // 2] = 200_000  # a batch of some has several pieces
+    with open(path, "w") as file:
+        for number, length in enumerate(lengths.tolist()):
+            row = {"number": number, "text": chr(ord("a") + number % 26) * length, "list": random.integers(0, 99, number % 9).tolist()}
+            file.write(json.dumps(row) + "\n")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     (root / "arrays").mkdir(parents=True)
@@ -48,15 +58,10 @@ def main():
         pool.map(make_arrays, [(images, begin, begin + 512) for begin in range(0, ARRAYS, 512)])
         pool.map(make_photo, photos, 50)
     np.random.default_rng(1).integers(0, 50257, TOKENS, np.uint16).tofile(root / "tokens.bin")
-    random = np.random.default_rng(2)
-    lengths = random.integers(0, 400, TEXTS)
-    lengths[TEXTS // 2] = 200_000  # a batch of some has several pieces
-    with open(root / "texts.jsonl", "w") as file:
-        for number, length in enumerate(lengths.tolist()):
-            row = {"number": number, "text": chr(ord("a") + number % 26) * length, "list": random.integers(0, 99, number % 9).tolist()}
-            file.write(json.dumps(row) + "\n")
+    make_texts(root / "texts.jsonl")
     size = sum(path.stat().st_size for path, _ in photos) / len(photos)
     print(f"inputs: {ARRAYS} arrays, {len(photos)} JPEG files of {size / 1000:.1f} KB on average, {TOKENS} tokens")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,7 @@ done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
 cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,peers.py,resident.py,traced.py,scribble.cu,wheel.py,wheels.sh} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report}.py "$folder/"
+cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report,settings,measure,pinfeed_side}.py "$folder/"
 cp -r "$source/tests/gpu/contenders" "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 [ ! -e "$build/client/_quick.abi3.so" ] || strip -o "$folder/python/pinfeed/_quick.abi3.so" "$build/client/_quick.abi3.so"
@@ -29,8 +29,8 @@ if [ -n "${BEFORE:-}" ]; then
 fi
 mkdir "$folder/accelerate"
 cp "$source/tests/packaging/accelerate/accelerate_test.py" "$folder/accelerate/"
-# The demo finds its build and its package where a checkout has them.
-mkdir -p "$folder"/demo/{examples,client,build/server,build/client}
+# The demo finds its build and its package where a checkout has them; settings.py finds the build there, too.
+mkdir -p "$folder"/demo/{examples,client,build/server,build/client,build/bench}
 cp "$source"/examples/*.py "$folder/demo/examples/"
 ln -s ../../python "$folder/demo/client/python"
 ln -s ../../../bin/pinfeedd "$folder/demo/build/server/pinfeedd"

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import grid  # noqa: E402
 import publish_gpu  # noqa: E402
 import report  # noqa: E402
+import settings  # noqa: E402
 
 COUNTS = ["4", "6", "8", "12", "16"]
 
@@ -123,6 +124,31 @@ def test_tables_are_read_as_they_were_written(tmp_path):
     assert grid.read_grids(tmp_path / "results.json") == [table]
     assert report.read_json(tmp_path / "results.json") == [row]
     assert table.markdown().splitlines()[2] == "| one | 2.00 (1.00 to 4.00) us | - |"
+
+
+class Rates:
+    """A contender whose rounds find what they are told to."""
+
+    workers, bound = 2, "decode 90%"
+
+    def __init__(self, *rates):
+        self._rates, self.rates, self.cpu_us = iter(rates), [], []
+
+    def round(self, _seconds):
+        self.rates.append(next(self._rates))
+        return self.rates[-1]
+
+
+def test_the_best_setting_is_measured_again_beside_the_default():
+    """Its rounds of the search do not count."""
+    again = settings.ROUNDS[1] * [1.0]
+    lucky, slow = Rates(*settings.ROUNDS[0] * [2.0], *again), Rates(*settings.ROUNDS[0] * [0.5])
+    found = settings.compare("row", "workers", {None: Rates(*settings.ROUNDS[0] * [1.0], *again), 3: lucky, 1: slow}, 1.0)
+    assert (found.default, found.best, found.of_best, found.holds) == (2, 3, 1.0, True)
+    assert found.searched == {3: (2.0, 0.0), 1: (0.5, 0.0)}
+    better = Rates(*settings.ROUNDS[0] * [2.0], *settings.ROUNDS[1] * [1.04])
+    found = settings.compare("row", "workers", {None: Rates(*settings.ROUNDS[0] * [1.0], *again), 3: better}, 1.0)
+    assert not found.holds and "0.962 **below**" in found.line()
 
 
 @pytest.mark.parametrize("name", ["costs.cu", "scribble.cu"])

@@ -68,6 +68,20 @@ TEST(BoundOnTest, NobodyIsNamedInAGroupOfEquals) {
   EXPECT_EQ(SessionBoundOn(three, feed), "another of its group 40%");
 }
 
+TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
+  EXPECT_EQ(FeedRemedy(Feed({{"copy", 0.1}, {"workers", 0.2}}, {})),
+            "fewer feeds on this host, more processors");
+  EXPECT_EQ(FeedRemedy(Feed({{"decode", 0.19}}, {})), "");
+  EXPECT_EQ(FeedRemedy(Feed({{"consumer", 0.9}}, {})), "");
+  for (const char* const cause : {"read", "decode", "workers", "copy"})
+    EXPECT_NE(FeedRemedy(Feed({{cause, 0.9}}, {})), "") << cause;
+  Json feed = Feed({{"decode", 0.9}}, {});
+  feed["producers"] = 2;
+  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
+  feed["state"] = "draining";
+  EXPECT_EQ(FeedRemedy(feed), "");
+}
+
 TEST(BoundOnTest, AnEvictedSessionIsBoundOnNothing) {
   Json gone = Session(5, "a", {{"consumer", 1.0}});
   gone["state"] = "evicted";

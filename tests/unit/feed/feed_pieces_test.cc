@@ -112,15 +112,16 @@ TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   EXPECT_EQ(feed.Snapshot().slots_filling, 0U);
 }
 
-// Sample i has i % (kMaxRows + 1) rows, each {i, number of the row}; and its number.
+// Sample i has i % (kMaxRows + 1) rows, each {i, number of the row}; and its number. `longest`: what it says
+// the largest number of rows is.
 class RaggedDataset final : public Dataset {
  public:
   static constexpr int64_t kMaxRows = 5;
-  explicit RaggedDataset(uint64_t samples, std::set<uint64_t> bad = {}) : bad_(std::move(bad)) {
+  explicit RaggedDataset(uint64_t samples, std::set<uint64_t> bad = {}, int64_t longest = kMaxRows)
+      : bad_(std::move(bad)) {
     info_.path = "/ragged";
     info_.samples = samples;
-    info_.fields = {{{"rows", DType::kInt32, {kMaxRows, 2}}, FieldKind::kRagged},
-                    {{"id", DType::kInt64, {}}}};
+    info_.fields = {{{"rows", DType::kInt32, {longest, 2}}, FieldKind::kRagged}, {{"id", DType::kInt64, {}}}};
   }
   static std::vector<int32_t> Rows(uint64_t id) {
     std::vector<int32_t> rows;
@@ -229,6 +230,24 @@ TEST_P(FeedRaggedTest, BadSamplesTakeTheirRowsAlong) {
       feed->Depart(client.participant(), Ended());
     }
   }
+}
+
+TEST_P(FeedRaggedTest, WorkersTakeManySmallSamplesAtOnceThoughOneMayBeLarge) {
+  // By the largest sample a worker would take 2 of the 64 at once: 32 chunks a batch, here less than half.
+  Feed& feed = *Make(Spec(64), std::make_shared<RaggedDataset>(256, std::set<uint64_t>(), 32768), 3);
+  PageClient client(feed);
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  uint64_t batches = 0;
+  bool many = false;
+  do {
+    const auto batch = client.Next();
+    ASSERT_TRUE(batch.has_value());
+    client.Release(*batch, feed);
+    ++batches;
+    many = workers_->progress() + readers_.progress() < batches * 16;
+  } while (!many && batches < (GetParam() == Producer::kRemote ? 100 : 10'000));
+  EXPECT_EQ(many, GetParam() == Producer::kNative) << "readers of a remote storage share samples out singly";
+  feed.Depart(client.participant(), Ended());
 }
 
 PF_OVER_DATASETS(FeedRaggedTest);

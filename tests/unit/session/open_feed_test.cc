@@ -94,6 +94,43 @@ TEST_F(OpenFeedTest, TheFirstRemoteDatasetStartsTheReaders) {
   }
 }
 
+// Its texts are short, though one may have a megabyte.
+class TextDataset final : public Dataset {
+ public:
+  TextDataset() {
+    info_.path = "/texts";
+    info_.samples = 80;
+    info_.fields = {{{"text", DType::kUint8, {int64_t{1} << 20}}, FieldKind::kRagged}};
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override {
+    return Internal("a text is no tensor");
+  }
+  Status ReadBytes(uint64_t, size_t, std::vector<std::byte>& out) const override {
+    out.assign(3, std::byte{'a'});
+    return OkStatus();
+  }
+  std::string Describe(uint64_t id) const override { return "text " + std::to_string(id); }
+
+ private:
+  DatasetInfo info_;
+};
+
+TEST_F(OpenFeedTest, ShortTextsGetManySlotsThoughOneMayBeLongWhileThereIsMemory) {
+  const auto open = [&](uint32_t slots, uid_t uid) -> Result<uint32_t> {
+    OpenFeedArguments arguments = Arguments(Sharing::kExclusive);
+    arguments.spec.batch_size = 24;
+    arguments.spec.slots = slots;
+    ASSIGN_OR_RETURN(const OpenFeedOutcome outcome, opener_.Open({.pid = 77, .uid = uid, .gid = 1}, arguments,
+                                                                 std::make_shared<TextDataset>()));
+    return std::get<std::shared_ptr<Session>>(outcome)->feed->arena().slot_count();
+  };
+  EXPECT_EQ(open(0, 1).value(), 10U);
+  EXPECT_EQ(open(26, 2).value(), 26U);
+  EXPECT_EQ(open(0, 3).value(), 4U);  // the least, of some 24 MiB each
+  EXPECT_EQ(open(0, 4).status().code(), Code::kResourceExhausted);
+}
+
 TEST_F(OpenFeedTest, OnlyMemberHasToEndFirst) {
   for (const Sharing sharing : {Sharing::kBroadcast, Sharing::kQueue}) {
     const OpenFeedArguments arguments = Arguments(sharing);
