@@ -54,7 +54,8 @@ def main():
         for name in arguments.rows:
             results.extend(rows.ROWS[name](bench))
     report.write_json(results, out / "results.json")
-    report.plot(results, ROOT / "docs" / "benchmarks.png" if arguments.publish else out / "benchmarks.png")
+    if any(row.drawn for row in results):
+        report.plot(results, ROOT / "docs" / "benchmarks.png" if arguments.publish else out / "benchmarks.png")
     machine = report.hardware(others)
     print("\n".join(machine), "", report.table(results), sep="\n")
     if arguments.publish:
