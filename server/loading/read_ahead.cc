@@ -14,7 +14,7 @@ namespace {
 
 // Small samples are asked for several at a time: a trip through the pool's lock takes longer than one of
 // them, and neighbours become one read.
-constexpr uint64_t kChunkBytes = 128 * 1024;
+constexpr uint64_t kRequestBytes = 128 * 1024;
 constexpr uint64_t kMaxChunk = 64;
 
 }  // namespace
@@ -150,7 +150,7 @@ std::shared_ptr<FillTask> ReadAhead::Next() {
   // A false alarm must not cost more than it takes to find out.
   const uint64_t window =
       std::clamp(kWindowBytes / sample_bytes, kMinWindow, found_cold_ ? kMaxWindow : kFalseAlarmRun);
-  const auto chunk = static_cast<uint32_t>(std::clamp<uint64_t>(kChunkBytes / sample_bytes, 1, kMaxChunk));
+  const auto chunk = static_cast<uint32_t>(std::clamp<uint64_t>(kRequestBytes / sample_bytes, 1, kMaxChunk));
   next_ = std::max(next_, begun + 1);
   while (end_ <= begun + window && Extend()) {
   }

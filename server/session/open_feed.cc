@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: how many slots a feed gets and what it says without memory for them depend on each other.
 #include "server/session/open_feed.h"
 
 #include <unistd.h>

@@ -177,7 +177,9 @@ TEST_F(BatcherConnectionsTest, AnAnswerThatIsTooLongFailsItsRequestAlone) {
     const LifelineFrame frame = line.Receive();
     const bool too_long = numbers[frame.batcher.slot] == kTooLong;
     EXPECT_EQ(frame.code, too_long ? static_cast<uint32_t>(Code::kUnknown) : 0U) << frame.text;
-    if (too_long) EXPECT_THAT(std::string(frame.text), HasSubstr("9223372036854775807 bytes, and at most 8"));
+    if (too_long) {
+      EXPECT_THAT(std::string(frame.text), HasSubstr("9223372036854775807 bytes, and at most 8"));
+    }
   }
   over = true;
   serves.join();
