@@ -66,8 +66,8 @@ class AwaitMemoryTest : public OpenerTest {
       auto loader = SampleLoader::Create(dataset, plan.load).value();
       const BatchLayout layout = BatchLayout::Create(loader->outputs(), plan.load.batch_size).value();
       Sampler sampler = Sampler::Create(plan.load, plan.load.batch_size).value();
-      auto producer = std::make_unique<NativeBatchProducer>(
-          std::move(loader), sampler, plan.load, layout, *workers_, readers_);
+      auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load, layout,
+                                                            *workers_, readers_);
       return Result<std::shared_ptr<ResidentData>>(std::make_shared<ResidentData>(
           ResidentData::Parts{dataset, plan, gpu, HostArena::Create(layout, 3, false, pool_, owner).value(),
                               std::move(producer), sampler, owner}));
