@@ -410,6 +410,35 @@ def test_a_samplers_state_is_part_of_the_loaders():
     assert values(other) == values(iterator) == [[12, 13], [14, 15]]
 
 
+class LiveSampler(CountingSampler):
+    """Its state is an object that it goes on using."""
+
+    def __init__(self):
+        self.state = {"epochs": 0}
+
+    def __iter__(self):
+        self.state["epochs"] += 1
+        return iter(range(10 * self.state["epochs"], 10 * self.state["epochs"] + 6))
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_a_samplers_state_that_changes_later_is_kept_as_it_was():
+    loader = pinfeed.DataLoader(Numbers(99), 2, sampler=LiveSampler())
+    iterator = advanced(loader, 1)
+    state = loader.state_dict()
+    rest = values(iterator)
+    assert rest == [[12, 13], [14, 15]]
+    for _ in range(2):
+        other = pinfeed.DataLoader(Numbers(99), 2, sampler=LiveSampler())
+        other.load_state_dict(state)
+        assert values(other) == rest
+
+
 def test_skipped_batches_are_not_loaded():
     loaded = []
     loader = pinfeed.DataLoader(Numbers(9, lambda index: loaded.append(index) or index), 3)
