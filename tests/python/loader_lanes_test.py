@@ -90,6 +90,19 @@ def test_an_exception_ends_its_worker_only(kind):
     assert seen[4:] == ["Value" if kind is pinfeed.DataLoader else "Caugh"] * 2
 
 
+def ends_at_two(index):
+    return next(iter(())) if index == 2 else index
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_stop_iteration_of_a_dataset_with_indices_is_an_error_of_its_batch(seeding):
+    iterator = iter(pinfeed.DataLoader(Numbers(6, ends_at_two), num_workers=2, seeding=seeding))
+    assert [next(iterator).item(), next(iterator).item()] == [0, 1]
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(iterator)
+    assert [batch.item() for batch in iterator] == [3, 4, 5]
+
+
 # ---- state --------------------------------------------------------------------------------------------------------------------------
 
 STREAMS = {"none": Shards, "dataset": Resumable, "iterator": ResumableIterator}

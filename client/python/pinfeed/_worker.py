@@ -87,6 +87,7 @@ class Worker:
         self._seed = 0
         self._first = 0
         self._lane: Optional[Lane] = None
+        self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
         self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
         self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
         self._failed = False  # it was raised in this epoch
@@ -148,7 +149,7 @@ class Worker:
             writer.state = self._log.digest(batch)
         try:
             if self._failure is not None:
-                if self._failed and self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE:
+                if self._failed and self._iterable:
                     writer.finish_end()  # it has no other batch
                     return
                 self._failed = True
@@ -159,6 +160,8 @@ class Worker:
                 try:
                     samples = lane.load(indices)
                 except StopIteration:
+                    if not self._iterable:
+                        raise  # an error of the dataset
                     writer.state = lane.state()
                     writer.finish_end()
                     return
@@ -200,10 +203,9 @@ class Worker:
             return
         if lane.next > batch:
             raise Error(Code.INTERNAL, f"its next one is batch {lane.next}, and it cannot go back")
-        assert self._job.lanes is not None
         while lane.next < batch:
             before = lane.next
-            writer = self._compute_apart(before, None if self._job.lanes.kind is Kind.ITERABLE else self._indices(before))
+            writer = self._compute_apart(before, None if self._iterable else self._indices(before))
             if before >= self._first:
                 self._prepared[before] = writer
 
@@ -282,7 +284,7 @@ class Worker:
             else:
                 self._compute(writer, batch, indices)
         except BatchTooLarge as large:
-            samples = "" if self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE else f" of indices {_shown(indices)}"
+            samples = "" if self._iterable else f" of indices {_shown(indices)}"
             size = f"batch {batch}{samples} needs {large.needed} bytes, and there are {len(memory)} for each"
             try:
                 if not self._job.grows:
