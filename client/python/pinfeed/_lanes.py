@@ -101,12 +101,6 @@ class Lanes:
         self.states[:] = saved["states"]
         self._ended.update(saved["ended"])
 
-    def take(self, state: bytes) -> None:
-        """The trainer has taken the next batch, behind which its worker has this state."""
-        if state:
-            self.states[self.position % len(self.states)] = self.position, state
-        self.position += 1
-
     def end(self) -> bool:
         """The last batch that was taken says that its lane has ended. Returns whether all have."""
         self._ended.add((self.position - 1) % len(self.states))
@@ -116,8 +110,13 @@ class Lanes:
         """Whether another process can take the place of a worker."""
         return self.states[worker] is not None or self._starts
 
-    def saved(self) -> Dict[str, Any]:
-        return {"workers": len(self.states), "position": self.position, "states": list(self.states), "ended": sorted(self._ended)}
+    def saved(self, before: Optional[Tuple[LaneState]] = None) -> Dict[str, Any]:
+        """Returns what a state of the loader keeps. `before`: of the worker of the latest batch, which does not count then."""
+        states, position = list(self.states), self.position
+        if before is not None:
+            position -= 1
+            states[position % len(states)] = before[0]
+        return {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
 
 
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:

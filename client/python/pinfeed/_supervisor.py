@@ -63,7 +63,8 @@ class Supervisor:
         self._stopped = True
         os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
         if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
-            self._thread.join()
+            with contextlib.suppress(RuntimeError):  # it was never started
+                self._thread.join()
             self._close_wake()
         self.one_offs.close()
 

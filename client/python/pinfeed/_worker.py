@@ -210,17 +210,21 @@ class Worker:
                 self._prepared[before] = writer
 
     def _measure(self, generation: int, batch: int) -> Tuple[Any, ...]:
-        try:
-            self._catch_up(batch)
-            writer = self._compute_apart(batch, self._indices(batch))
-        except Exception as error:
-            writer = BatchWriter(None, batch)
-            writer.finish_error(error, worker=self._number)
+        assert self._log is not None
+        _forget_before(self._log.consumed(), self._prepared)
+        writer = self._prepared.get(batch)  # there, if the trainer was interrupted and asks again
+        if not isinstance(writer, BatchWriter):
+            try:
+                self._catch_up(batch)
+                writer = self._compute_apart(batch, self._indices(batch))
+            except Exception as error:
+                writer = BatchWriter(None, batch)
+                writer.finish_error(error, worker=self._number)
+            self._prepared[batch] = writer
         memory = bytearray(writer.needed)
         if writer.failed:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
-        self._prepared[batch] = writer
         return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
