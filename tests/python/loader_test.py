@@ -136,6 +136,12 @@ def test_an_iterable_dataset_has_no_order(name, value):
         pinfeed.DataLoader(Stream(3), **{name: value})
 
 
+def test_datapipes_are_refused_with_advice():
+    for pipe in (torch.utils.data.datapipes.iter.IterableWrapper(range(4)), torch.utils.data.datapipes.map.SequenceWrapper(range(4))):
+        with pytest.raises(ValueError, match="DataPipe.*use that class, or give"):
+            pinfeed.DataLoader(pipe)
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
