@@ -212,6 +212,23 @@ def test_killed_workers_cost_no_batch_and_no_random_number():
     assert all_same([list(batch) for batch in kill_some(loader(), random.Random(1), 30, 120)], expected)
 
 
+@pytest.mark.parametrize("count", [12, 2])
+def test_a_worker_killed_between_two_epochs_costs_no_random_number(count):
+    def epochs(killed):
+        generator = seeded()
+        loader = pinfeed.DataLoader(Numbers(count, randoms), 2, num_workers=2, generator=generator, persistent_workers=True)
+        batches = [list(batch) for batch in loader]
+        if killed is not None:
+            process = loader._pool.processes[killed]
+            process.kill()
+            process.join()
+        return batches + [list(batch) for _ in range(2) for batch in loader]
+
+    expected = epochs(None)
+    assert all_same(epochs(0), expected)
+    assert all_same(epochs(1), expected)
+
+
 @pytest.mark.parametrize("stream", ["dataset", "iterator"])
 def test_killed_workers_of_a_dataset_with_a_state_cost_nothing(stream):
     def loader():

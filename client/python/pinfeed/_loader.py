@@ -18,7 +18,7 @@ from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
-from ._lanes import LaneOptions
+from ._lanes import LaneOptions, Lanes
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
@@ -228,6 +228,7 @@ class DataLoader(Generic[_Batch]):
         self._capacity = self._max_batch_bytes
         self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
+        self._lanes_before: Optional[Lanes] = None  # of the latest epoch
         self._structure = ""
         self._epochs = 0
         self._repeat = 0  # epochs that began with the persistent workers' seed

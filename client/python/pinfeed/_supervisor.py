@@ -77,7 +77,8 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # whatever it is, the trainer gets it
-            self._feed.interrupt(error)
+            logger.debug("the workers of a DataLoader get no more help", exc_info=error)
+            self._feed.interrupt(error.with_traceback(None))  # whose frames would keep the feed, and so themselves, and the workers' pipes
         finally:
             self.one_offs.end()
 
@@ -155,10 +156,7 @@ class Supervisor:
         self.deaths.append(self._pool.describe_death(worker))
         self._deaths_of[worker] += 1
         if self._lanes is not None and not self._lanes.can_continue(worker):
-            raise RuntimeError(
-                f"{self.deaths[-1]}, and its place in the data is lost with it. Give the dataset state_dict() and load_state_dict(), and "
-                "another worker takes its place"
-            )
+            raise RuntimeError(f"{self.deaths[-1]}, and its place in the data is lost with it. {self._lanes.advice}")
         if self._deaths_of[worker] >= MAX_DEATHS:
             raise worker_deaths(self.deaths)
         logger.warning("%s; another one takes its place, and its batch", self.deaths[-1])

@@ -90,8 +90,8 @@ class WorkerIterator(LoaderIterator):
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
-            fresh = loader._pool is None or loader._pool.stopped
-            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, fresh, epoch)
+            before = None if loader._pool is None or loader._pool.stopped else loader._lanes_before
+            self._lanes = loader._lanes_before = Lanes(loader._lane_options, loader.dataset, loader.num_workers, before, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
         # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
@@ -158,6 +158,8 @@ class WorkerIterator(LoaderIterator):
             self._log.consume(max(self._first, self._number - self._kept))
             self._append()
             if self._number == self._log.end:
+                if self._lanes is not None:
+                    self._lanes.complete = True
                 raise StopIteration
             received = self._measure() if self._feed is None else None
             if received is None:
