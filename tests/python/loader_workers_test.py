@@ -144,6 +144,18 @@ def test_custom_collation_and_whole_batches():
     assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
 
 
+class Unstackable:
+    pass
+
+
+def test_the_users_own_functions_of_torchs_collation_are_used(monkeypatch):
+    functions = pytest.importorskip("torch.utils.data._utils.collate").default_collate_fn_map
+    monkeypatch.setitem(functions, Unstackable, lambda batch, *, collate_fn_map=None: f"{len(batch)} of them")
+    monkeypatch.setitem(functions, str, lambda batch, *, collate_fn_map=None: "|".join(batch))
+    assert list(pinfeed.DataLoader([Unstackable()] * 4, 2, num_workers=1)) == ["2 of them"] * 2
+    assert list(pinfeed.DataLoader(list("abcd"), 2, num_workers=1)) == ["a|b", "c|d"]
+
+
 def test_an_empty_sampler_gives_no_batch():
     assert list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, sampler=[])) == []
 

@@ -74,6 +74,16 @@ def default_function(batched: bool) -> Callable[[Any], Any]:
     return function
 
 
+def collates_as_delivered() -> bool:
+    """Whether torch's default collation has none of the user's functions (``default_collate_fn_map``)."""
+    torch = torch_or_none()
+    if torch is None:
+        return True
+    module = torch.utils.data._utils.collate
+    functions = getattr(module, "default_collate_fn_map", {}).values()
+    return all(getattr(function, "__module__", "") == module.__name__ for function in functions)
+
+
 def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: int = 0, batch: int = 0) -> Any:
     """Returns the samples of a batch, not collated. With a seeder, each sample begins with its own seed."""
     dataset = recipe.dataset

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Un
 from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
-from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
+from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
 from ._lanes import LaneOptions, Lanes
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
@@ -333,7 +333,9 @@ class DataLoader(Generic[_Batch]):
 
     @property
     def _recipe(self) -> Recipe:
-        default = self._rows is not None or (self._batched and self.collate_fn is default_function(True))
+        default = self._rows is not None or (
+            self._batched and self.collate_fn is default_function(True) and (self._encoded is not None or collates_as_delivered())
+        )
         return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
