@@ -273,6 +273,15 @@ def test_indices_that_cannot_be_pickled_leave_the_log_as_it_was(log):
     assert reader.read(0) == [1]
 
 
+def test_tensors_in_the_log_are_as_large_as_they_are(log):
+    indices = torch.arange(100000)
+    writer, reader = log(0)
+    for batch in ([indices[3], indices[99999]], [indices[5:7]], indices[9], torch.tensor(True)):
+        writer.append(batch)
+        assert all_same([reader.read(writer.appended - 1)], [batch])
+    assert os.fstat(writer.fileno()).st_size < 1 << 18
+
+
 def test_the_ring_wraps_around(log):
     writer, reader = log()
     for batch in range(3 * _index_log.ENTRIES):
