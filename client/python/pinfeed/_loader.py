@@ -34,6 +34,7 @@ _Batch = TypeVar("_Batch", covariant=True)
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 _DEFAULT_PREFETCH = 2
+_MIN_BATCH_BYTES = 4096  # room for the message of an error
 _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 
@@ -206,7 +207,8 @@ class DataLoader(Generic[_Batch]):
 
         self._max_batch_bytes = 0
         if max_batch_bytes is not None:
-            self._max_batch_bytes = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+            limit = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+            self._max_batch_bytes = max(limit, _MIN_BATCH_BYTES)
         checks.address(address)
         self._retry_after = 0.0
         if retry_after is not None:
