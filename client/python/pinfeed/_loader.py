@@ -381,6 +381,10 @@ class DataLoader(Generic[_Batch]):
             self._pool = pool
         return pool
 
+    def __getstate__(self) -> Dict[str, Any]:
+        """A copy has no workers and no iterator, but a loaded position."""
+        return {**self.__dict__, "_pool": None, "_lanes_before": None, "_running": _nothing}
+
     # ---- Position ----
 
     def state_dict(self) -> Dict[str, Any]:

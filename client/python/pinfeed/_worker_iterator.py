@@ -362,7 +362,7 @@ class WorkerIterator(LoaderIterator):
 
     def _most_samples(self) -> int:
         """Returns how many samples an epoch can have; 0: not known."""
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(Exception):  # whatever a length raises
             return max(operator.length_hint(self._loader.sampler), operator.length_hint(self._loader.dataset))
         return 0
 
