@@ -62,6 +62,21 @@ def test_the_random_numbers_of_seeding_by_worker_are_torchs(workers, arguments):
     assert all_same(*epochs)
 
 
+@pytest.mark.parametrize("taken", [0, 1, 2, 4, 9, 11])
+@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"num_workers": 1, "prefetch_factor": 1}, {"prefetch_factor": 3, "persistent_workers": True}])
+def test_the_epoch_after_a_break_is_torchs(arguments, taken):
+    epochs = []
+    for kind in (pinfeed.DataLoader, TorchLoader):
+        generator = seeded()
+        loader = kind(Numbers(23, randoms), **{"batch_size": 2, "shuffle": True, "num_workers": 2, "generator": generator, **arguments})
+        iterator = iter(loader)
+        first = [list(next(iterator)) for _ in range(taken)]
+        if "persistent_workers" not in arguments:
+            del iterator
+        epochs.append(first + [list(batch) for batch in loader])
+    assert all_same(*epochs)
+
+
 def test_a_wrong_length_is_told_as_by_torch():
     dataset, messages = Shards([3, 3], said=4), []
     for kind in (pinfeed.DataLoader, TorchLoader):

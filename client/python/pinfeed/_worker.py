@@ -35,6 +35,9 @@ from ._torch import torch_or_none
 from ._worker_info import set_worker_info
 
 
+_POLL_S = 0.001
+
+
 class Job(NamedTuple):
     """What a worker needs to know. Picklable if its members are."""
 
@@ -121,6 +124,8 @@ class Worker:
 
     def _begin_epoch(self, seed: int, first: int, state: LaneState) -> None:
         if self._log is not None:
+            if state is None:
+                self._finish_epoch()
             self._log.close()
         self._log = IndexLogReader(reduction.recv_handle(self._pipe))
         self._seed = seed
@@ -135,9 +140,31 @@ class Worker:
             except Exception as error:
                 self._failure = error
 
-    def _indices(self, batch: int) -> Any:
+    def _finish_epoch(self) -> None:
+        """Computes what the lane has been dealt of an epoch that was left early, as torch's workers do: the next epoch's random
+        numbers depend on it.
+        """
+        lane = self._lane
+        while lane is not None:
+            try:
+                indices = self._indices(lane.next)
+            except Error:
+                return  # not dealt
+            if indices is END:
+                return
+            self._compute_apart(lane.next, indices)
+
+    def _indices(self, batch: int, wait: bool = False) -> Any:
+        """Returns a batch's indices, or `END`. In lanes, `wait` waits until they are there or the trainer sends a message:
+        the trainer draws them late, as torch does.
+        """
         assert self._log is not None  # the trainer begins with an epoch
-        return self._log.read(batch)
+        while True:
+            try:
+                return self._log.read(batch)
+            except Error:
+                if not wait or self._lane is None or self._pipe.poll(_POLL_S):
+                    raise
 
     # ---- Computing ----
 
@@ -246,7 +273,7 @@ class Worker:
                 batch = first + task.batch_index
                 _forget_before(self._log.consumed(), filled, self._prepared)
                 try:
-                    indices = self._indices(batch)
+                    indices = self._indices(batch, wait=True)
                     if indices is END:  # the epoch ends before this batch: nobody waits for it
                         if self._job.fills_all:
                             BatchWriter(task.memory, batch).finish_end()

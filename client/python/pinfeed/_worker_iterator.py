@@ -63,7 +63,8 @@ class WorkerIterator(LoaderIterator):
     for Ctrl-C, the next call returns the batch that this one would have.
 
     Invariant: before the feed is asked for a batch, the log has `_ahead` batches from that one on, or the epoch's end.
-    The daemon deals no batch beyond those, because it has `_ahead - 1` slots.
+    The daemon deals no batch beyond those, because it has `_ahead - 1` slots. In lanes `_ahead` is what torch's loader has asked
+    its sampler for when it returns that batch, and the daemon has as many slots: the feed keeps the latest batch's until then.
 
     `_number` is the number of the next batch, from the epoch's start. In lanes it counts also what lanes that have ended
     would give.
@@ -90,6 +91,8 @@ class WorkerIterator(LoaderIterator):
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
+            self._ahead = in_flight + 1
+            self._slots = min(max(self._ahead, _MIN_SLOTS), _MAX_SLOTS)
             before = None if loader._pool is None or loader._pool.stopped else loader._lanes_before
             self._lanes = loader._lanes_before = Lanes(loader._lane_options, loader.dataset, loader.num_workers, before, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
@@ -102,7 +105,7 @@ class WorkerIterator(LoaderIterator):
         self._pool.begin_epoch(epoch.seed, self._number, [None] * loader.num_workers if self._lanes is None else self._lanes.states, self._log)
         self._indices = itertools.chain(epoch.indices, [_NO_MORE])
         self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
-        self._append()
+        self._append(self._ahead - (self._lanes is not None))
         if self._log.end == self._number:
             return
         # Until the feed is opened.
@@ -112,9 +115,9 @@ class WorkerIterator(LoaderIterator):
         else:
             self._first_batch.begin(self._number)
 
-    def _append(self) -> None:
+    def _append(self, ahead: int) -> None:
         """Adds the indices of the following batches to the log."""
-        while self._log.end is None and self._log.appended < self._number + self._ahead:
+        while self._log.end is None and self._log.appended < self._number + ahead:
             number = self._log.appended
             if self._drawn[0] != number:
                 self._drawn = number, []
@@ -156,7 +159,7 @@ class WorkerIterator(LoaderIterator):
         """Waits for the next batch, which is then pending. Raises StopIteration at the end."""
         while True:
             self._log.consume(max(self._first, self._number - self._kept))
-            self._append()
+            self._append(self._ahead)
             if self._number == self._log.end:
                 if self._lanes is not None:
                     self._lanes.complete = True
@@ -189,7 +192,8 @@ class WorkerIterator(LoaderIterator):
             self._pending = received
         self._pages = None
         if self._feed is not None and self._supervisor is not None:
-            self._feed.drop_before(behind - self._feed_first)
+            if lanes is None:
+                self._feed.drop_before(behind - self._feed_first)
             self._supervisor.advance(behind)
 
     # ---- The feed ----
@@ -227,6 +231,7 @@ class WorkerIterator(LoaderIterator):
     def _take(self) -> "_Received":
         """Returns the next batch, or the exception that its worker raised."""
         assert self._feed is not None and self._supervisor is not None
+        self._feed.drop_before(self._number - self._feed_first)
         if self._copies is not None:
             self._copies.let_go(wait=self._feed.held >= _HELD_SLOTS)
         try:
