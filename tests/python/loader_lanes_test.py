@@ -62,6 +62,21 @@ def test_the_random_numbers_of_seeding_by_worker_are_torchs(workers, arguments):
     assert all_same(*epochs)
 
 
+@pytest.mark.parametrize("taken", [0, 1, 2, 4, 9, 11])
+@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"num_workers": 1, "prefetch_factor": 1}, {"prefetch_factor": 3, "persistent_workers": True}])
+def test_the_epoch_after_a_break_is_torchs(arguments, taken):
+    epochs = []
+    for kind in (pinfeed.DataLoader, TorchLoader):
+        generator = seeded()
+        loader = kind(Numbers(23, randoms), **{"batch_size": 2, "shuffle": True, "num_workers": 2, "generator": generator, **arguments})
+        iterator = iter(loader)
+        first = [list(next(iterator)) for _ in range(taken)]
+        if "persistent_workers" not in arguments:
+            del iterator
+        epochs.append(first + [list(batch) for batch in loader])
+    assert all_same(*epochs)
+
+
 def test_a_wrong_length_is_told_as_by_torch():
     dataset, messages = Shards([3, 3], said=4), []
     for kind in (pinfeed.DataLoader, TorchLoader):
@@ -88,6 +103,19 @@ def test_an_exception_ends_its_worker_only(kind):
             seen.append(str(error).splitlines()[0][:5])
     assert seen[:4] == [[0, 1], [1000, 1001], [2, 3], [1002, 1003]]
     assert seen[4:] == ["Value" if kind is pinfeed.DataLoader else "Caugh"] * 2
+
+
+def ends_at_two(index):
+    return next(iter(())) if index == 2 else index
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_stop_iteration_of_a_dataset_with_indices_is_an_error_of_its_batch(seeding):
+    iterator = iter(pinfeed.DataLoader(Numbers(6, ends_at_two), num_workers=2, seeding=seeding))
+    assert [next(iterator).item(), next(iterator).item()] == [0, 1]
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(iterator)
+    assert [batch.item() for batch in iterator] == [3, 4, 5]
 
 
 # ---- state --------------------------------------------------------------------------------------------------------------------------
@@ -197,6 +225,23 @@ def test_killed_workers_cost_no_batch_and_no_random_number():
 
     expected = [list(batch) for batch in loader()]
     assert all_same([list(batch) for batch in kill_some(loader(), random.Random(1), 30, 120)], expected)
+
+
+@pytest.mark.parametrize("count", [12, 2])
+def test_a_worker_killed_between_two_epochs_costs_no_random_number(count):
+    def epochs(killed):
+        generator = seeded()
+        loader = pinfeed.DataLoader(Numbers(count, randoms), 2, num_workers=2, generator=generator, persistent_workers=True)
+        batches = [list(batch) for batch in loader]
+        if killed is not None:
+            process = loader._pool.processes[killed]
+            process.kill()
+            process.join()
+        return batches + [list(batch) for _ in range(2) for batch in loader]
+
+    expected = epochs(None)
+    assert all_same(epochs(0), expected)
+    assert all_same(epochs(1), expected)
 
 
 @pytest.mark.parametrize("stream", ["dataset", "iterator"])

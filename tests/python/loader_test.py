@@ -136,6 +136,12 @@ def test_an_iterable_dataset_has_no_order(name, value):
         pinfeed.DataLoader(Stream(3), **{name: value})
 
 
+def test_datapipes_are_refused_with_advice():
+    for pipe in (torch.utils.data.datapipes.iter.IterableWrapper(range(4)), torch.utils.data.datapipes.map.SequenceWrapper(range(4))):
+        with pytest.raises(ValueError, match="DataPipe.*use that class, or give"):
+            pinfeed.DataLoader(pipe)
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
@@ -265,6 +271,15 @@ def test_indices_that_cannot_be_pickled_leave_the_log_as_it_was(log):
         writer.append([lambda: 0])
     writer.append([1])
     assert reader.read(0) == [1]
+
+
+def test_tensors_in_the_log_are_as_large_as_they_are(log):
+    indices = torch.arange(100000)
+    writer, reader = log(0)
+    for batch in ([indices[3], indices[99999]], [indices[5:7]], indices[9], torch.tensor(True)):
+        writer.append(batch)
+        assert all_same([reader.read(writer.appended - 1)], [batch])
+    assert os.fstat(writer.fileno()).st_size < 1 << 18
 
 
 def test_the_ring_wraps_around(log):
@@ -408,6 +423,35 @@ def test_a_samplers_state_is_part_of_the_loaders():
     other = pinfeed.DataLoader(Numbers(99), 2, sampler=CountingSampler())
     other.load_state_dict(loader.state_dict())
     assert values(other) == values(iterator) == [[12, 13], [14, 15]]
+
+
+class LiveSampler(CountingSampler):
+    """Its state is an object that it goes on using."""
+
+    def __init__(self):
+        self.state = {"epochs": 0}
+
+    def __iter__(self):
+        self.state["epochs"] += 1
+        return iter(range(10 * self.state["epochs"], 10 * self.state["epochs"] + 6))
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_a_samplers_state_that_changes_later_is_kept_as_it_was():
+    loader = pinfeed.DataLoader(Numbers(99), 2, sampler=LiveSampler())
+    iterator = advanced(loader, 1)
+    state = loader.state_dict()
+    rest = values(iterator)
+    assert rest == [[12, 13], [14, 15]]
+    for _ in range(2):
+        other = pinfeed.DataLoader(Numbers(99), 2, sampler=LiveSampler())
+        other.load_state_dict(state)
+        assert values(other) == rest
 
 
 def test_skipped_batches_are_not_loaded():

@@ -5,6 +5,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -142,6 +143,56 @@ def test_custom_collation_and_whole_batches():
     collated = list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=lambda samples: (sum(samples), os.getpid()), multiprocessing_context="fork"))
     assert [total for total, _ in collated] == [1, 5, 4] and os.getpid() not in {pid for _, pid in collated}
     assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
+
+
+def test_a_small_max_batch_bytes_is_an_error_with_advice():
+    for workers in ({"num_workers": 1}, {"num_workers": 1, "seeding": "worker"}):
+        iterator = iter(pinfeed.DataLoader([torch.ones(2000)] * 4, max_batch_bytes=1, **workers))
+        for _ in range(4):
+            with pytest.raises(pinfeed.ResourceExhaustedError, match="give max_batch_bytes=[0-9]+ or more"):
+                next(iterator)
+
+
+class OfNoLength:
+    def __iter__(self):
+        return iter(range(4))
+
+    def __len__(self):
+        raise RuntimeError("of unknown length")
+
+
+class OfManySamples(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+    def __len__(self):
+        return 10**20
+
+
+def test_a_length_that_cannot_be_had_stops_nothing():
+    for loader in (pinfeed.DataLoader(OfManySamples(), num_workers=1), pinfeed.DataLoader(range(4), sampler=OfNoLength(), num_workers=1)):
+        assert [batch.item() for batch in loader] == [0, 1, 2, 3]  # list() would ask for the length
+
+
+def test_a_used_loader_is_pickled_without_its_workers():
+    loader = pinfeed.DataLoader(range(4), num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert values(copy) == [[0], [1], [2], [3]] and copy._pool is not loader._pool
+    assert [batch.item() for batch in iterator] == [1, 2, 3]
+
+
+class Unstackable:
+    pass
+
+
+def test_the_users_own_functions_of_torchs_collation_are_used(monkeypatch):
+    functions = pytest.importorskip("torch.utils.data._utils.collate").default_collate_fn_map
+    monkeypatch.setitem(functions, Unstackable, lambda batch, *, collate_fn_map=None: f"{len(batch)} of them")
+    monkeypatch.setitem(functions, str, lambda batch, *, collate_fn_map=None: "|".join(batch))
+    assert list(pinfeed.DataLoader([Unstackable()] * 4, 2, num_workers=1)) == ["2 of them"] * 2
+    assert list(pinfeed.DataLoader(list("abcd"), 2, num_workers=1)) == ["a|b", "c|d"]
 
 
 def test_an_empty_sampler_gives_no_batch():

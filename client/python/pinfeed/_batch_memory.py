@@ -77,6 +77,10 @@ class BatchTooLarge(Exception):
         return f"the batch needs {self.needed} bytes, and a slot has {self.capacity}"
 
 
+class UnpickleError(Error):
+    """What a batch is made of cannot be made in the trainer. `__cause__` says why."""
+
+
 class BatchWriter:
     """Writes one batch into the memory of a slot.
 
@@ -336,7 +340,7 @@ def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images:
     except Error:
         raise
     except Exception as error:
-        raise Error(
+        raise UnpickleError(
             Code.INTERNAL,
             f"a worker's batch cannot be unpickled in the trainer: {type(error).__name__}: {error}; "
             "every class in a batch must be importable here, under the same name as in the worker",

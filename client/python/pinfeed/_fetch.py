@@ -12,6 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from ._collate import default_collate
 from ._encoded import ADVICE, BatchImages, has_encoded
+from ._errors import Code, InvalidArgumentError
 from ._rows import Rows
 from ._seeding import Seeder
 from ._torch import torch_or_none
@@ -35,8 +36,16 @@ class Recipe(NamedTuple):
 
 
 def kind_of_dataset(dataset: Any) -> Kind:
+    """Raises InvalidArgumentError for a DataPipe."""
     torch = torch_or_none()
     if torch is not None:
+        pipes = tuple(kind for kind in (getattr(torch.utils.data, name, None) for name in ("IterDataPipe", "MapDataPipe")) if kind is not None)
+        if isinstance(dataset, pipes):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"dataset: {type(dataset).__name__} is a DataPipe, whose shards and shuffling only torch.utils.data.DataLoader sets: use that class, or "
+                "give a torch.utils.data.IterableDataset that takes its worker's share by get_worker_info(), or a dataset with __getitem__",
+            )
         return Kind.ITERABLE if isinstance(dataset, torch.utils.data.IterableDataset) else Kind.MAP
     return Kind.ITERABLE if hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__") else Kind.MAP
 
@@ -63,6 +72,16 @@ def default_function(batched: bool) -> Callable[[Any], Any]:
         return without
     function: Callable[[Any], Any] = torch.utils.data._utils.collate.default_collate if batched else torch.utils.data._utils.collate.default_convert
     return function
+
+
+def collates_as_delivered() -> bool:
+    """Whether torch's default collation has none of the user's functions (``default_collate_fn_map``)."""
+    torch = torch_or_none()
+    if torch is None:
+        return True
+    module = torch.utils.data._utils.collate
+    functions = getattr(module, "default_collate_fn_map", {}).values()
+    return all(getattr(function, "__module__", "") == module.__name__ for function in functions)
 
 
 def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: int = 0, batch: int = 0) -> Any:

@@ -37,9 +37,9 @@ class FirstBatch:
 
     def begin(self, number: int) -> None:
         """Asks the first worker for a batch."""
-        self._number = number
         self._asked.clear()
-        self._ask(number if self._lanes else self._answered)
+        self._ask(number if self._lanes else self._answered, number)
+        self._number = number  # not before: a signal handler may raise
 
     def take(self, number: int) -> Optional[Tuple[Any, ...]]:
         """Returns ("measured", generation, number, bytes, structure), or ("failed", generation, number, memory) with the
@@ -74,18 +74,18 @@ class FirstBatch:
                 if len(deaths) >= MAX_DEATHS:
                     raise worker_deaths(deaths)
                 self._pool.replace(worker)
-                self._send(worker)
+                self._send(worker, number)
             if not ready and time.monotonic() >= retry:
                 logger.warning("no worker has made batch %d of the DataLoader within retry_after; the next worker makes it too", number)
-                self._ask(self._asked[0] + len(self._asked))
+                self._ask(self._asked[0] + len(self._asked), number)
             elif not ready and time.monotonic() >= until:
                 return None
 
-    def _ask(self, worker: int) -> None:
+    def _ask(self, worker: int, number: int) -> None:
         worker %= len(self._pool.pipes)
         self._asked.append(worker)
         self._asked_at = time.monotonic()
-        self._send(worker)
+        self._send(worker, number)
 
-    def _send(self, worker: int) -> None:
-        self._pool.send(worker, "measure", self._pool.generation, self._number)
+    def _send(self, worker: int, number: int) -> None:
+        self._pool.send(worker, "measure", self._pool.generation, number)

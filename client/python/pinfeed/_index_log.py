@@ -13,9 +13,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import io
 import os
 import pickle
 import struct
+import sys
 import weakref
 from typing import Any, Callable, Optional, cast
 
@@ -71,7 +73,9 @@ class IndexLog:
         """Adds the next batch's indices, or its single index. Raises what pickling raises."""
         if self.appended - self._consumed >= ENTRIES:
             raise Error(Code.INTERNAL, f"the index log holds {ENTRIES} batches that are not consumed")
-        data = pickle.dumps(indices, pickle.HIGHEST_PROTOCOL)
+        stream = io.BytesIO()
+        _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(indices)
+        data = stream.getvalue()
         _write(self._fd, data, self._offset)
         _write(self._fd, _ENTRY.pack(self.appended + 1, self._offset, len(data)), _place(self.appended))
         self._offset += len(data)
@@ -143,6 +147,24 @@ class IndexLogReader:
 
     def close(self) -> None:
         self._close()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles of a tensor only what is in it. torch pickles all of the memory that a tensor is a part of."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or type(obj) is not torch.Tensor or obj.layout is not torch.strided or obj.requires_grad:
+            return NotImplemented
+        if obj.dim() == 0 and obj.device.type == "cpu" and not obj.is_quantized:
+            return _scalar, (obj.item(), str(obj.dtype)[len("torch.") :])
+        return obj.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+def _scalar(value: Any, dtype: str) -> Any:
+    import torch
+
+    return torch.tensor(value, dtype=getattr(torch, dtype))
 
 
 def _digest(data: bytes) -> bytes:

@@ -86,12 +86,17 @@ class Lane:
 class Lanes:
     """What the trainer knows of its workers' lanes. Threads: one takes batches; `can_continue` from any."""
 
-    def __init__(self, options: LaneOptions, dataset: Any, workers: int, fresh: bool, epoch: Epoch) -> None:
-        """`fresh`: the workers have had no epoch before."""
+    def __init__(self, options: LaneOptions, dataset: Any, workers: int, before: Optional["Lanes"], epoch: Epoch) -> None:
+        """`before`: of the epoch that these workers have had before."""
         self.position = 0  # the number of the next batch: those of lanes that have ended are counted, too
         self.states: List[LaneState] = [None] * workers
         self._ended: Set[int] = set()
-        self._starts = fresh and (options.kind is Kind.MAP or has_state(dataset))
+        self._options = options
+        self.complete = False  # all batches of the epoch have been taken
+        self._starts = before is None and (options.kind is Kind.MAP or has_state(dataset))
+        if before is not None and before.complete and options.kind is Kind.MAP:
+            self._starts = before._starts
+            self.states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(before.states)]
         saved = epoch.lanes
         if saved is None and not epoch.first:
             return
@@ -100,12 +105,6 @@ class Lanes:
         self.position = saved["position"]
         self.states[:] = saved["states"]
         self._ended.update(saved["ended"])
-
-    def take(self, state: bytes) -> None:
-        """The trainer has taken the next batch, behind which its worker has this state."""
-        if state:
-            self.states[self.position % len(self.states)] = self.position, state
-        self.position += 1
 
     def end(self) -> bool:
         """The last batch that was taken says that its lane has ended. Returns whether all have."""
@@ -116,8 +115,20 @@ class Lanes:
         """Whether another process can take the place of a worker."""
         return self.states[worker] is not None or self._starts
 
-    def saved(self) -> Dict[str, Any]:
-        return {"workers": len(self.states), "position": self.position, "states": list(self.states), "ended": sorted(self._ended)}
+    @property
+    def advice(self) -> str:
+        """What to do where none can."""
+        if self._options.kind is Kind.MAP:
+            return "The epoch before was left early, so nothing tells its random numbers: use seeding=\"sample\", or persistent_workers=False"
+        return "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+
+    def saved(self, before: Optional[Tuple[LaneState]] = None) -> Dict[str, Any]:
+        """Returns what a state of the loader keeps. `before`: of the worker of the latest batch, which does not count then."""
+        states, position = list(self.states), self.position
+        if before is not None:
+            position -= 1
+            states[position % len(states)] = before[0]
+        return {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
 
 
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:

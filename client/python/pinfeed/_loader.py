@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Un
 from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
-from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
-from ._lanes import LaneOptions
+from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
+from ._lanes import LaneOptions, Lanes
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
@@ -34,6 +34,7 @@ _Batch = TypeVar("_Batch", covariant=True)
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 _DEFAULT_PREFETCH = 2
+_MIN_BATCH_BYTES = 4096  # room for the message of an error
 _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 
@@ -206,7 +207,8 @@ class DataLoader(Generic[_Batch]):
 
         self._max_batch_bytes = 0
         if max_batch_bytes is not None:
-            self._max_batch_bytes = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+            limit = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+            self._max_batch_bytes = max(limit, _MIN_BATCH_BYTES)
         checks.address(address)
         self._retry_after = 0.0
         if retry_after is not None:
@@ -228,6 +230,7 @@ class DataLoader(Generic[_Batch]):
         self._capacity = self._max_batch_bytes
         self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
+        self._lanes_before: Optional[Lanes] = None  # of the latest epoch
         self._structure = ""
         self._epochs = 0
         self._repeat = 0  # epochs that began with the persistent workers' seed
@@ -332,7 +335,9 @@ class DataLoader(Generic[_Batch]):
 
     @property
     def _recipe(self) -> Recipe:
-        default = self._rows is not None or (self._batched and self.collate_fn is default_function(True))
+        default = self._rows is not None or (
+            self._batched and self.collate_fn is default_function(True) and (self._encoded is not None or collates_as_delivered())
+        )
         return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
@@ -375,6 +380,10 @@ class DataLoader(Generic[_Batch]):
         if self.persistent_workers:
             self._pool = pool
         return pool
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """A copy has no workers and no iterator, but a loaded position."""
+        return {**self.__dict__, "_pool": None, "_lanes_before": None, "_running": _nothing}
 
     # ---- Position ----
 

@@ -34,6 +34,7 @@ class LoaderIterator(Iterator[Any]):
             self._finish = mover(loader._ordinal)
         self._yielded = epoch.first
         self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
+        self._pending: Any = None  # counted as yielded, and not yet with the caller
         self.over = False
 
     def state_dict(self) -> Dict[str, Any]:
@@ -51,14 +52,20 @@ class LoaderIterator(Iterator[Any]):
         except StopIteration:
             self.close()
             raise
-        return batch if self._finish is None else self._finish(batch)
+        if self._finish is not None:
+            try:
+                batch = self._finish(batch)
+            except Exception:
+                self._pending = None
+                raise
+        self._pending = None
+        return batch
 
     def _next(self) -> Any:
         raise NotImplementedError
 
-    def _count(self) -> None:
-        """Counts a batch that is about to be yielded."""
-        self._yielded += 1
+    def _check_length(self) -> None:
+        """Warns if more batches have been yielded than the dataset's length said."""
         if self._expected is not None and self._yielded > self._expected:
             warnings.warn(
                 f"Length of IterableDataset {self._loader.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
@@ -94,5 +101,6 @@ class SingleIterator(LoaderIterator):
         samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
         refuse_encoded(samples, self._recipe.batched)
         batch = self._loader.collate_fn(samples)
-        self._count()
+        self._yielded += 1
+        self._check_length()
         return batch

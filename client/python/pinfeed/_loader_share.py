@@ -6,6 +6,7 @@ In: the arguments of `DataLoader`. Out: the group to open, and a fingerprint tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any, List, NamedTuple, Optional
 
@@ -39,7 +40,9 @@ class Share(NamedTuple):
         epoch's seed, the first batch, and what the user gives.
         """
         kind = type(dataset)
-        length = len(dataset) if hasattr(dataset, "__len__") else "unknown"
+        length = "unknown"
+        with contextlib.suppress(Exception):  # whatever a length raises
+            length = str(len(dataset))
         return (
             f"{f'{kind.__module__}.{kind.__qualname__}'[-_MAX_CLASS_CHARACTERS:]} length={length} structure={_digest(structure)} "
             f"seed={seed & _MASK:016x} first={first} fingerprint={_digest(self.fingerprint)}"

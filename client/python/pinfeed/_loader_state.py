@@ -6,6 +6,7 @@ In: a loader, and perhaps a loaded state. Out: an iterator over the indices of t
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
@@ -103,13 +104,13 @@ class Order:
     def _capture(self) -> Dict[str, Any]:
         return {
             "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
-            "samplers": {name: sampler.state_dict() for name, sampler in self._samplers.items()},
+            "samplers": {name: copy.deepcopy(sampler.state_dict()) for name, sampler in self._samplers.items()},
         }
 
     def _restore(self, start: Dict[str, Any]) -> None:
         for name, sampler in self._samplers.items():
             if name in start["samplers"]:
-                sampler.load_state_dict(start["samplers"][name])
+                sampler.load_state_dict(copy.deepcopy(start["samplers"][name]))
         for name, generator in self._generators.items():
             if name in start["generators"]:
                 _set_state(generator, start["generators"][name])

@@ -34,18 +34,22 @@ class ProducedFeed(Stream):
         if self._interruption is not None:
             raise self._interruption
 
-    def take(self, read: Callable[[Any], Any]) -> Any:
-        """Returns read(memory) for the next batch's memory, a flat array of bytes; read(memory, images, error) if the daemon
-        decodes images, where `error` has why they cannot be used. If Ctrl-C or `read` raises, the next call returns that
-        batch again.
+    def take(self, index: int, read: Callable[..., Any]) -> Any:
+        """Returns read(memory) for the memory of batch `index`, a flat array of bytes; read(memory, images, error) if the daemon
+        decodes images, where `error` has why they cannot be used. `index`: that of the latest call, which then returns the
+        same batch again, or the next one.
         """
+        self.drop_before(index)
         with self._lock:
             if self._taken is None:
                 self._take()
             tensors = self._maker.make(self._taken)
-            content = read(*(tensor[0] for tensor in tensors[:-1]))  # the last one has the sample's id
+            return read(*(tensor[0] for tensor in tensors[:-1]))  # the last one has the sample's id
+
+    def drop_before(self, index: int) -> None:
+        """Lets go of the memory of a batch before `index`. Views keep it."""
+        if self._taken is not None and self._taken.info[1] < index:
             self._taken = None
-            return content
 
     def _take_snapshot(self) -> Any:
         return self._get_cursor()

@@ -63,7 +63,8 @@ class Supervisor:
         self._stopped = True
         os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
         if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
-            self._thread.join()
+            with contextlib.suppress(RuntimeError):  # it was never started
+                self._thread.join()
             self._close_wake()
         self.one_offs.close()
 
@@ -76,7 +77,8 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # whatever it is, the trainer gets it
-            self._feed.interrupt(error)
+            logger.debug("the workers of a DataLoader get no more help", exc_info=error)
+            self._feed.interrupt(error.with_traceback(None))  # whose frames would keep the feed, and so themselves, and the workers' pipes
         finally:
             self.one_offs.end()
 
@@ -154,10 +156,7 @@ class Supervisor:
         self.deaths.append(self._pool.describe_death(worker))
         self._deaths_of[worker] += 1
         if self._lanes is not None and not self._lanes.can_continue(worker):
-            raise RuntimeError(
-                f"{self.deaths[-1]}, and its place in the data is lost with it. Give the dataset state_dict() and load_state_dict(), and "
-                "another worker takes its place"
-            )
+            raise RuntimeError(f"{self.deaths[-1]}, and its place in the data is lost with it. {self._lanes.advice}")
         if self._deaths_of[worker] >= MAX_DEATHS:
             raise worker_deaths(self.deaths)
         logger.warning("%s; another one takes its place, and its batch", self.deaths[-1])

@@ -35,6 +35,9 @@ from ._torch import torch_or_none
 from ._worker_info import set_worker_info
 
 
+_POLL_S = 0.001
+
+
 class Job(NamedTuple):
     """What a worker needs to know. Picklable if its members are."""
 
@@ -87,6 +90,7 @@ class Worker:
         self._seed = 0
         self._first = 0
         self._lane: Optional[Lane] = None
+        self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
         self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
         self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
         self._failed = False  # it was raised in this epoch
@@ -120,6 +124,8 @@ class Worker:
 
     def _begin_epoch(self, seed: int, first: int, state: LaneState) -> None:
         if self._log is not None:
+            if state is None:
+                self._finish_epoch()
             self._log.close()
         self._log = IndexLogReader(reduction.recv_handle(self._pipe))
         self._seed = seed
@@ -134,9 +140,31 @@ class Worker:
             except Exception as error:
                 self._failure = error
 
-    def _indices(self, batch: int) -> Any:
+    def _finish_epoch(self) -> None:
+        """Computes what the lane has been dealt of an epoch that was left early, as torch's workers do: the next epoch's random
+        numbers depend on it.
+        """
+        lane = self._lane
+        while lane is not None:
+            try:
+                indices = self._indices(lane.next)
+            except Error:
+                return  # not dealt
+            if indices is END:
+                return
+            self._compute_apart(lane.next, indices)
+
+    def _indices(self, batch: int, wait: bool = False) -> Any:
+        """Returns a batch's indices, or `END`. In lanes, `wait` waits until they are there or the trainer sends a message:
+        the trainer draws them late, as torch does.
+        """
         assert self._log is not None  # the trainer begins with an epoch
-        return self._log.read(batch)
+        while True:
+            try:
+                return self._log.read(batch)
+            except Error:
+                if not wait or self._lane is None or self._pipe.poll(_POLL_S):
+                    raise
 
     # ---- Computing ----
 
@@ -148,7 +176,7 @@ class Worker:
             writer.state = self._log.digest(batch)
         try:
             if self._failure is not None:
-                if self._failed and self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE:
+                if self._failed and self._iterable:
                     writer.finish_end()  # it has no other batch
                     return
                 self._failed = True
@@ -159,6 +187,8 @@ class Worker:
                 try:
                     samples = lane.load(indices)
                 except StopIteration:
+                    if not self._iterable:
+                        raise  # an error of the dataset
                     writer.state = lane.state()
                     writer.finish_end()
                     return
@@ -200,25 +230,28 @@ class Worker:
             return
         if lane.next > batch:
             raise Error(Code.INTERNAL, f"its next one is batch {lane.next}, and it cannot go back")
-        assert self._job.lanes is not None
         while lane.next < batch:
             before = lane.next
-            writer = self._compute_apart(before, None if self._job.lanes.kind is Kind.ITERABLE else self._indices(before))
+            writer = self._compute_apart(before, None if self._iterable else self._indices(before))
             if before >= self._first:
                 self._prepared[before] = writer
 
     def _measure(self, generation: int, batch: int) -> Tuple[Any, ...]:
-        try:
-            self._catch_up(batch)
-            writer = self._compute_apart(batch, self._indices(batch))
-        except Exception as error:
-            writer = BatchWriter(None, batch)
-            writer.finish_error(error, worker=self._number)
+        assert self._log is not None
+        _forget_before(self._log.consumed(), self._prepared)
+        writer = self._prepared.get(batch)  # there, if the trainer was interrupted and asks again
+        if not isinstance(writer, BatchWriter):
+            try:
+                self._catch_up(batch)
+                writer = self._compute_apart(batch, self._indices(batch))
+            except Exception as error:
+                writer = BatchWriter(None, batch)
+                writer.finish_error(error, worker=self._number)
+            self._prepared[batch] = writer
         memory = bytearray(writer.needed)
         if writer.failed:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
-        self._prepared[batch] = writer
         return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
@@ -240,7 +273,7 @@ class Worker:
                 batch = first + task.batch_index
                 _forget_before(self._log.consumed(), filled, self._prepared)
                 try:
-                    indices = self._indices(batch)
+                    indices = self._indices(batch, wait=True)
                     if indices is END:  # the epoch ends before this batch: nobody waits for it
                         if self._job.fills_all:
                             BatchWriter(task.memory, batch).finish_end()
@@ -282,7 +315,7 @@ class Worker:
             else:
                 self._compute(writer, batch, indices)
         except BatchTooLarge as large:
-            samples = "" if self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE else f" of indices {_shown(indices)}"
+            samples = "" if self._iterable else f" of indices {_shown(indices)}"
             size = f"batch {batch}{samples} needs {large.needed} bytes, and there are {len(memory)} for each"
             try:
                 if not self._job.grows:

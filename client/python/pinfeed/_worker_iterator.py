@@ -9,20 +9,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
+import mmap
 import operator
 import os
 import sys
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._batch_memory import ELSEWHERE, END, read_batch, read_tag
+from ._batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag
 from ._device_copies import DeviceCopies
 from ._encoded import Totals
 from ._errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning
 from ._first_batch import FirstBatch
 from ._index_log import IndexLog
-from ._lanes import Lanes
+from ._lanes import Lanes, LaneState
 from ._loader_iterator import LoaderIterator
 from ._loader_share import MembersDiffer, refused
 from ._loader_state import Epoch
@@ -38,6 +40,11 @@ _HELD_SLOTS = 2  # by the trainer: the batch in use, and the one before it
 _MIN_SLACK_BYTES = 64 * 1024
 _PAGE = 4096
 _MAX_NAME_BYTES = 128
+_NO_MORE = object()  # indices: the sampler has ended
+
+
+class _WrongBatch(Error):
+    """The feed gives another batch than the next one, and none of the later ones would be right."""
 
 
 class _Received(NamedTuple):
@@ -52,10 +59,12 @@ class WorkerIterator(LoaderIterator):
     """Takes the batches of a feed that workers fill.
 
     Owns the index log, the feed and its supervisor, and the workers unless they are persistent. Errors: an exception
-    of the dataset is raised in place of its batch, and the next call returns the next batch.
+    of the dataset is raised in place of its batch, and the next call returns the next batch. If a signal handler raises, as
+    for Ctrl-C, the next call returns the batch that this one would have.
 
     Invariant: before the feed is asked for a batch, the log has `_ahead` batches from that one on, or the epoch's end.
-    The daemon deals no batch beyond those, because it has `_ahead - 1` slots.
+    The daemon deals no batch beyond those, because it has `_ahead - 1` slots. In lanes `_ahead` is what torch's loader has asked
+    its sampler for when it returns that batch, and the daemon has as many slots: the feed keeps the latest batch's until then.
 
     `_number` is the number of the next batch, from the epoch's start. In lanes it counts also what lanes that have ended
     would give.
@@ -73,6 +82,8 @@ class WorkerIterator(LoaderIterator):
         self._share = loader._share
         self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 and self._share is None else None
         self._one_offs: List[Any] = []  # weak references to the memory of batches that did not fit into a slot
+        self._pages: Optional[mmap.mmap] = None  # of the next batch, if it is in memory of its own and has arrived
+        self._before: LaneState = None  # of the worker of the pending batch
         self._owner = os.getpid()
         in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
         spare = 1 if loader._retry_after else 0  # which the daemon keeps for batches that go to a second worker
@@ -80,8 +91,10 @@ class WorkerIterator(LoaderIterator):
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
-            fresh = loader._pool is None or loader._pool.stopped
-            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, fresh, epoch)
+            self._ahead = in_flight + 1
+            self._slots = min(max(self._ahead, _MIN_SLOTS), _MAX_SLOTS)
+            before = None if loader._pool is None or loader._pool.stopped else loader._lanes_before
+            self._lanes = loader._lanes_before = Lanes(loader._lane_options, loader.dataset, loader.num_workers, before, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
         # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
@@ -90,7 +103,9 @@ class WorkerIterator(LoaderIterator):
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
         self._pool.begin_epoch(epoch.seed, self._number, [None] * loader.num_workers if self._lanes is None else self._lanes.states, self._log)
-        self._append()
+        self._indices = itertools.chain(epoch.indices, [_NO_MORE])
+        self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
+        self._append(self._ahead - (self._lanes is not None))
         if self._log.end == self._number:
             return
         # Until the feed is opened.
@@ -100,49 +115,86 @@ class WorkerIterator(LoaderIterator):
         else:
             self._first_batch.begin(self._number)
 
-    def _append(self) -> None:
+    def _append(self, ahead: int) -> None:
         """Adds the indices of the following batches to the log."""
-        while self._log.end is None and self._log.appended < self._number + self._ahead:
-            try:
-                indices = next(self._epoch.indices)
-            except StopIteration:
+        while self._log.end is None and self._log.appended < self._number + ahead:
+            number = self._log.appended
+            if self._drawn[0] != number:
+                self._drawn = number, []
+                self._drawn[1].extend(itertools.islice(self._indices, 1))  # no signal handler runs between the sampler and the list
+            if not self._drawn[1]:
+                self.close()
+                raise Error(
+                    Code.FAILED_PRECONDITION,
+                    f"the sampler raised, or was interrupted, when it was asked for batch {number}, so the order of the batches behind it is lost: "
+                    "continue from a state_dict(), or begin another epoch",
+                )
+            if self._drawn[1][0] is _NO_MORE:
                 self._log.append_end()
-                return
-            self._log.append(indices)
+            else:
+                self._log.append(self._drawn[1][0])
 
     def state_dict(self) -> Dict[str, Any]:
-        return self._epoch.state(self._yielded, None if self._lanes is None else self._lanes.saved())
+        pending = self._pending is not None
+        lanes = None if self._lanes is None else self._lanes.saved((self._before,) if pending else None)
+        return self._epoch.state(self._yielded - pending, lanes)
 
     def _next(self) -> Any:
+        if self._pending is None:
+            self._fetch()
+            self._check_length()
+        received: Any = self._pending
+        if received.error is None:
+            return received.content
+        error, self._pending = received.error, None
+        del received
+        if isinstance(error, (MembersDiffer, _WrongBatch)):
+            self.close()
+        try:
+            raise error
+        finally:
+            del error  # otherwise its traceback and this frame would keep each other, and the iterator, alive
+
+    def _fetch(self) -> None:
+        """Waits for the next batch, which is then pending. Raises StopIteration at the end."""
         while True:
             self._log.consume(max(self._first, self._number - self._kept))
-            self._append()
+            self._append(self._ahead)
             if self._number == self._log.end:
+                if self._lanes is not None:
+                    self._lanes.complete = True
                 raise StopIteration
             received = self._measure() if self._feed is None else None
             if received is None:
                 received = self._take()
-            self._number += 1
-            if self._lanes is not None:
-                self._lanes.take(received.state)
-            if self._supervisor is not None:
-                self._supervisor.advance(self._number)
+            self._advance(received)
             if received.content is not END:
                 break
             assert self._lanes is not None
             if self._lanes.end():
                 raise StopIteration
-        self._count()
-        content, error = received.content, received.error
-        del received
-        if isinstance(error, MembersDiffer):
-            self.close()
-        try:
-            if error is not None:
-                raise error
-            return content
-        finally:
-            del error  # otherwise its traceback and this frame would keep each other, and the iterator, alive
+
+    def _advance(self, received: "_Received") -> None:
+        """Makes the batch behind this one the next."""
+        lanes, number = self._lanes, self._number
+        worker = number % self._loader.num_workers
+        before = None if lanes is None else lanes.states[worker]
+        behind, end, state = number + 1, received.content is END, received.state
+        # Python runs signal handlers only at calls and backward jumps: there are none until the numbers agree again.
+        if lanes is not None:
+            if state:
+                lanes.states[worker] = number, state
+            lanes.position = behind
+        self._number = behind
+        if not end:
+            self._yielded += 1
+            self._before = before
+            self._pending = received
+        self._pages = None
+        if self._feed is not None and self._supervisor is not None:
+            if lanes is None:
+                self._feed.drop_before(behind - self._feed_first)
+            self._supervisor.advance(behind)
 
     # ---- The feed ----
 
@@ -158,23 +210,34 @@ class WorkerIterator(LoaderIterator):
         retry_ms = round(loader._retry_after * 1000)
         images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
         try:
-            self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
+            feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
         except Error as error:
             if self._share is not None and group is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error, group[2]) from error
             raise
-        self._feed_capacity = loader._capacity = capacity
-        self._supervisor = Supervisor(self._pool, self._feed, self._number, self._lanes)
-        self._supervisor.start()
+        supervisor = None
+        try:
+            supervisor = Supervisor(self._pool, feed, self._number, self._lanes)
+            supervisor.start()
+            self._feed_capacity = loader._capacity = capacity
+            self._feed_first = self._number
+            self._supervisor, self._feed = supervisor, feed
+        except BaseException:
+            feed.close()
+            if supervisor is not None:
+                supervisor.stop()
+            raise
 
     def _take(self) -> "_Received":
         """Returns the next batch, or the exception that its worker raised."""
         assert self._feed is not None and self._supervisor is not None
+        self._feed.drop_before(self._number - self._feed_first)
         if self._copies is not None:
             self._copies.let_go(wait=self._feed.held >= _HELD_SLOTS)
         try:
             # With too few free slots, workers would wait for the trainer: it gets copies of what it holds beyond its share.
-            received: _Received = self._feed.take(functools.partial(self._read, copy=self._feed.held >= _HELD_SLOTS))
+            read = functools.partial(self._read, copy=self._feed.held >= _HELD_SLOTS)
+            received: _Received = self._feed.take(self._number - self._feed_first, read)
         except DeadlineExceededError as error:
             raise self._late() from error
         except DataLossError as error:
@@ -189,7 +252,9 @@ class WorkerIterator(LoaderIterator):
         """Returns a batch that did not fit into its slot. The slots of the next epoch have room for it."""
         assert self._supervisor is not None
         loader = self._loader
-        pages = self._supervisor.one_offs.take(self._number)
+        if self._pages is None:
+            self._pages = self._supervisor.one_offs.take(self._number)
+        pages = self._pages
         if not loader._warned_of_size:
             loader._warned_of_size = True
             warnings.warn(
@@ -197,45 +262,59 @@ class WorkerIterator(LoaderIterator):
                 "own, as larger ones will: that takes longer, and counts towards what the user may have at the daemon. From the next epoch on there "
                 f"is room for batches like it; max_batch_bytes={len(pages)} or more gives it from the first",
                 LargeBatchWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         if len(pages) > loader._capacity:
             loader._capacity = _capacity_for(len(pages))
-        self._one_offs = [each for each in self._one_offs if each() is not None]
+        self._one_offs = [each for each in self._one_offs if each() not in (None, pages)]
         if len(self._one_offs) >= _HELD_SLOTS:  # what the trainer holds beyond its share are copies
-            with pages:
-                return self._read(_flat(bytearray(pages)))
+            return self._read(_flat(bytearray(pages)))
         self._one_offs.append(weakref.ref(pages))
         return self._read(_flat(pages))
 
     def _read(self, memory: Any, images: Any = None, image_error: Any = None, copy: bool = False) -> "_Received":
-        """Returns the batch in a slot, or the exception that is there instead."""
+        """Returns the batch in a slot, or the exception that is there instead. Raises what a signal handler raises."""
         if copy:
             memory, images = _copied(memory), None if images is None else _copied(images)
-        state = b""
         try:
-            number, state = read_tag(memory)
-            if number != self._number:
-                joined = "" if self._share is None else ": a loader joins a group before its first batch, so restart all members together"
-                raise Error(Code.INTERNAL, f"batch {number} was written where batch {self._number} belongs{joined}")
-            if self._share is not None and state and state != self._log.digest(number):
-                raise MembersDiffer(
-                    Code.FAILED_PRECONDITION,
-                    f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
-                    "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
-                )
-            if self._loader._encoded is not None and image_error is not None and image_error[0]:
-                self._loader._encoded.on_error(number, bytes(image_error.tolist()))
-            content = read_batch(memory, images=images) if self._copies is None else self._copies.read(memory, images)
-            if content is END and self._share is not None and self._lanes is None:
-                raise MembersDiffer(
-                    Code.FAILED_PRECONDITION,
-                    f"the epoch of another loader of group {self._share.group!r} ends before batch {number}: give all of them samplers of one "
-                    "length, and the same batch_size and drop_last",
-                )
-            return _Received(content, None, state)
+            return self._read_once(memory, images, image_error)
         except Exception as error:
-            return _Received(None, error.with_traceback(None), state)  # the worker's is in its text
+            failure = error.__cause__ if isinstance(error, UnpickleError) and error.__cause__ is not None else error
+            first = repr(error)
+        try:  # what the memory holds is raised each time that it is read
+            self._read_once(memory, images, image_error)
+        except Exception as error:
+            if repr(error) == first:
+                state = b""
+                with contextlib.suppress(Error):
+                    _, state = read_tag(memory)
+                return _Received(None, error.with_traceback(None), state)  # the worker's is in its text
+        try:
+            raise failure
+        finally:
+            del failure  # otherwise its traceback and this frame would keep each other alive
+
+    def _read_once(self, memory: Any, images: Any, image_error: Any) -> "_Received":
+        number, state = read_tag(memory)
+        if number != self._number:
+            joined = "" if self._share is None else ": a loader joins a group before its first batch, so restart all members together"
+            raise _WrongBatch(Code.INTERNAL, f"batch {number} was written where batch {self._number} belongs{joined}")
+        if self._share is not None and state and state != self._log.digest(number):
+            raise MembersDiffer(
+                Code.FAILED_PRECONDITION,
+                f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
+                "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
+            )
+        if self._loader._encoded is not None and image_error is not None and image_error[0]:
+            self._loader._encoded.on_error(number, bytes(image_error.tolist()))
+        content = read_batch(memory, images=images) if self._copies is None else self._copies.read(memory, images)
+        if content is END and self._share is not None and self._lanes is None:
+            raise MembersDiffer(
+                Code.FAILED_PRECONDITION,
+                f"the epoch of another loader of group {self._share.group!r} ends before batch {number}: give all of them samplers of one "
+                "length, and the same batch_size and drop_last",
+            )
+        return _Received(content, None, state)
 
     def _deaths_or(self, error: DataLossError) -> Exception:
         """Ends the epoch. Returns the error of workers that keep dying, which the daemon may notice before their
@@ -288,7 +367,7 @@ class WorkerIterator(LoaderIterator):
 
     def _most_samples(self) -> int:
         """Returns how many samples an epoch can have; 0: not known."""
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(Exception):  # whatever a length raises
             return max(operator.length_hint(self._loader.sampler), operator.length_hint(self._loader.dataset))
         return 0
 
