@@ -130,11 +130,10 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
     elif to_integer(state["batches"]) is None or state["batches"] < 0:
         fault = f"batches: {shown(state['batches'])} is not a number of batches"
     else:
-        needed = {"start": {"generators", "samplers"}, "state": set()}
-        if state["running"]:
-            needed = {"start": {"generators", "samplers", "global"}, "state": {"base_seed", "repeat"}}
         start = state["start"] if isinstance(state["start"], dict) else {}
-        missing = sorted((needed["start"] - set(start)) | (needed["state"] - set(state)))
+        running = bool(state["running"])
+        missing = [name for name in ["generators", "samplers"] + ["global"] * running if name not in start]
+        missing += [name for name in ["base_seed", "repeat"] * running if name not in state]
         if missing:
             fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
