@@ -137,7 +137,7 @@ CASES = {
     "empty tensors": [torch.zeros(2, 0, 3), torch.zeros(2, 0, 3)],
     "non-contiguous tensors": [torch.arange(6).reshape(2, 3).t(), torch.arange(3 * 20).reshape(3, 20)[:, ::10]],
     "expanded tensors": [T([1]).expand(3), T([1, 2, 3])],
-    "tensors of two dtypes": [torch.ones(2), torch.full((2,), 1e300, dtype=torch.float64)],
+    "tensors of two dtypes": [torch.full((2,), 1e300, dtype=torch.float64), torch.ones(2)],
     "tensors of int and float": [torch.ones(2, dtype=torch.int64), torch.full((2,), 0.5)],
     "conjugate tensors": [T([1 + 2j]).conj(), T([3 - 1j])],
     "a frozen parameter": [torch.nn.Parameter(torch.ones(2), requires_grad=False), torch.zeros(2)],

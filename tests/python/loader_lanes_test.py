@@ -63,7 +63,9 @@ def test_the_random_numbers_of_seeding_by_worker_are_torchs(workers, arguments):
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 4, 9, 11])
-@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"num_workers": 1, "prefetch_factor": 1}, {"prefetch_factor": 3, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"persistent_workers": True}, {"num_workers": 1, "prefetch_factor": 1}, {"prefetch_factor": 3, "persistent_workers": True}]
+)
 def test_the_epoch_after_a_break_is_torchs(arguments, taken):
     epochs = []
     for kind in (pinfeed.DataLoader, TorchLoader):

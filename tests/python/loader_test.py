@@ -478,6 +478,57 @@ def test_what_is_no_state_is_refused(state):
         shuffled().load_state_dict(state)
 
 
+def test_a_state_without_what_it_needs_is_refused_when_it_is_loaded():
+    loader = shuffled()
+    iterator = advanced(loader, 1)
+    state = loader.state_dict()
+    assert iterator is not None  # otherwise the epoch is over
+    for name in ("global", "generators"):
+        start = {key: value for key, value in state["start"].items() if key != name}
+        with pytest.raises(ValueError, match=f"it lacks '{name}'"):
+            loader.load_state_dict({**state, "start": start})
+    with pytest.raises(ValueError, match="it lacks 'base_seed'"):
+        loader.load_state_dict({key: value for key, value in state.items() if key != "base_seed"})
+
+
+def test_a_state_of_other_arguments_is_refused_and_one_that_does_not_tell_them_is_not():
+    loader = pinfeed.DataLoader(Numbers(12), 2)
+    iterator = advanced(loader, 2)
+    state = loader.state_dict()
+    for other, text in (
+        (pinfeed.DataLoader(Numbers(12), 3), "with batch_size=2, and this loader has batch_size=3"),
+        (pinfeed.DataLoader(Numbers(12), 2, shuffle=True), "with shuffle=False, and this loader has shuffle=True"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            other.load_state_dict(state)
+    old = pinfeed.DataLoader(Numbers(12), 2)
+    old.load_state_dict({**state, "start": {name: value for name, value in state["start"].items() if name != "arguments"}})
+    assert values(old) == values(iterator)
+
+
+def test_a_stream_that_became_shorter_than_its_state_is_an_error():
+    loader = pinfeed.DataLoader(Stream(9))
+    advanced_iterator = advanced(loader, 7)
+    other = pinfeed.DataLoader(Stream(3))
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="the dataset ends before batch 7"):
+        iter(other)
+    assert len(list(advanced_iterator)) == 2
+
+
+@pytest.mark.parametrize("rows", [{"ragged": "tokns"}, {"pad": {"tokns": 0}}, {"ragged": ["tokens", 3]}])
+def test_a_name_that_no_sample_has_is_an_error(rows):
+    loader = pinfeed.DataLoader([{"tokens": [1] * length} for length in (1, 2)], 2, **rows)
+    with pytest.raises(ValueError, match="the samples have no .*, only .*'tokens'.*: correct the name"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("rows", [{"ragged": True}, {"pad": 0}])
+def test_rows_may_have_the_other_byte_order(rows):
+    batch = next(iter(pinfeed.DataLoader([numpy.arange(length, dtype=">f4") for length in (1, 2)], 2, **rows)))
+    assert (batch.values.tolist() if "ragged" in rows else batch.tolist()) == ([0, 0, 1] if "ragged" in rows else [[0, 0], [0, 1]])
+
+
 def test_numpys_generators_have_a_state_too():
     generator = numpy.random.default_rng(4)
     sampler = _samplers.RandomSampler(range(9), generator)

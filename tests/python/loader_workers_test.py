@@ -183,6 +183,18 @@ def test_a_used_loader_is_pickled_without_its_workers():
     assert [batch.item() for batch in iterator] == [1, 2, 3]
 
 
+def test_numbers_may_be_numpys():
+    import numpy
+
+    loader = pinfeed.DataLoader(range(4), num_workers=numpy.int64(1), prefetch_factor=numpy.int64(2))
+    assert values(loader) == [[0], [1], [2], [3]]
+
+
+def test_a_batch_of_two_dtypes_has_the_first_ones_as_in_torchs_workers():
+    samples = [torch.ones(2), torch.full((2,), 2.0, dtype=torch.float64)]
+    assert all_same(*(kind(samples, 2, num_workers=1) for kind in (pinfeed.DataLoader, TorchLoader)))
+
+
 class Unstackable:
     pass
 
@@ -236,6 +248,24 @@ def test_batches_live_longer_than_their_loader():
     gc.collect()
     kept[1] += 1
     assert kept[1][1].unique().tolist() == [4]
+
+
+def report(pipe, kept, copied):
+    pipe.recv()
+    pipe.send((kept.unique().tolist(), copied.unique().tolist()))
+
+
+def test_a_forked_child_has_a_batch_as_long_as_its_parent():
+    iterator = iter(pinfeed.DataLoader(Numbers(60, big), 1, num_workers=1))
+    kept, dropped = next(iterator), next(iterator)
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=report, args=(theirs, kept, dropped.clone()))
+    child.start()
+    del dropped
+    assert sum(1 for _ in iterator) == 58
+    ours.send("now")
+    assert ours.recv() == (kept.unique().tolist(), [1]) == ([0], [1])
+    child.join()
 
 
 def test_batches_that_grow_are_delivered():

@@ -37,8 +37,8 @@ def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[R
     - Dataclasses become one dataclass of batches, made without a call of its constructor. None in all samples is None.
       Bytearrays become a list.
     - A key that the first sample lacks is an error. torch leaves its values out.
-    - Tensors of different dtypes are promoted to a common one. torch's workers convert to the first sample's.
     - Arrays may have negative strides or the other byte order.
+    - Tensors whose dtypes cannot be cast to the first sample's are promoted to a common one. torch's workers refuse them.
     - Errors name the place in the sample, and the samples by their position in the batch.
     - `rows` names values that become a `Ragged` or are padded. A padded value of a dict gets one more beside it,
       ``<key>_length``: the number of rows of each sample.
@@ -49,6 +49,8 @@ def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[R
     """
     if not samples:
         raise ValueError("default_collate: the batch has no samples")
+    if rows is not None:
+        rows.check(samples[0])
     return _Collator(allocate, rows, images).collate(samples, "sample")
 
 
@@ -128,7 +130,8 @@ class _Collator:
             )
         out = None
         try:
-            if len({sample.dtype for sample in samples}) == 1 and is_dense(torch, first):
+            # As in torch's workers, the first one's dtype is the batch's. Where those fail, it is a common one.
+            if is_dense(torch, first) and all(torch.can_cast(kind, first.dtype) for kind in {sample.dtype for sample in samples}):
                 dtype, only_size = array_dtype(torch, first.dtype)
                 out = torch.from_numpy(self._allocate((len(samples), *first.shape), dtype))
                 if only_size:

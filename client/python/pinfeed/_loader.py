@@ -166,8 +166,9 @@ class DataLoader(Generic[_Batch]):
         self._kind = kind_of_dataset(dataset)
         self.dataset = dataset
         self._check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
-        self.num_workers = num_workers
-        self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and prefetch_factor is None else prefetch_factor
+        self.num_workers = num_workers = to_integer(num_workers) or 0
+        factor = to_integer(prefetch_factor)
+        self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
         self.persistent_workers = persistent_workers
         self.timeout = timeout
         self.multiprocessing_context = multiprocessing_context
@@ -341,7 +342,7 @@ class DataLoader(Generic[_Batch]):
         return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
-        return Order(self.sampler, self.batch_sampler, self.generator)
+        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size)
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
@@ -403,7 +404,7 @@ class DataLoader(Generic[_Batch]):
         loading them, except those of an iterable dataset without a state of its own, which is read again from its start.
         The arguments and the dataset must be the same.
         """
-        self._loaded = check_state(state)
+        self._loaded = check_state(state, self._order())
 
 
 def _nothing() -> None:

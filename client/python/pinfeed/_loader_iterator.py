@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from ._device_copies import mover
+from ._errors import Code, InvalidArgumentError
 from ._fetch import IterableFetcher, Kind, load, refuse_encoded
 from ._lanes import workers_differ
 from ._loader_state import Epoch
@@ -93,8 +94,13 @@ class SingleIterator(LoaderIterator):
             if epoch.lanes is not None:
                 raise workers_differ(0, epoch.lanes["workers"])
             self._stream = IterableFetcher(loader.dataset, loader._batched, loader.drop_last)
-            for _ in range(epoch.first):  # such a dataset cannot skip
-                self._stream.fetch(loader.batch_size or 1)
+            try:
+                for _ in range(epoch.first):  # such a dataset cannot skip
+                    self._stream.fetch(loader.batch_size or 1)
+            except StopIteration:
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT, f"the dataset ends before batch {epoch.first}, where the state is to continue: give the dataset that it is from"
+                ) from None
 
     def _next(self) -> Any:
         indices = next(self._epoch.indices)

@@ -16,6 +16,7 @@ from ._seeding import draw_base_seed, global_states, mix, set_global_states
 
 VERSION = 1
 _NOTHING = object()
+_SHUFFLE_OF = {"RandomSampler": True, "SequentialSampler": False}
 
 
 class Epoch(NamedTuple):
@@ -49,7 +50,9 @@ class Epoch(NamedTuple):
 class Order:
     """What an epoch's order comes from: the samplers and generators of a loader."""
 
-    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any) -> None:
+    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any, batch_size: Optional[int] = None) -> None:
+        # What a state must have in common with the loader that continues it.
+        self.arguments = {"batch_size": batch_size, "shuffle": _SHUFFLE_OF.get(type(sampler).__name__)}
         self._index_sampler = sampler if batch_sampler is None else batch_sampler
         self._generator = generator
         inner = getattr(batch_sampler, "sampler", None)
@@ -103,6 +106,7 @@ class Order:
 
     def _capture(self) -> Dict[str, Any]:
         return {
+            "arguments": self.arguments,
             "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
             "samplers": {name: copy.deepcopy(sampler.state_dict()) for name, sampler in self._samplers.items()},
         }
@@ -116,8 +120,8 @@ class Order:
                 _set_state(generator, start["generators"][name])
 
 
-def check_state(state: Any) -> Dict[str, Any]:
-    """Returns the state of a loader, or raises InvalidArgumentError if it is none."""
+def check_state(state: Any, order: Order) -> Dict[str, Any]:
+    """Returns the state of a loader, or raises InvalidArgumentError if it is none, or one of other arguments."""
     fault = ""
     if not isinstance(state, dict) or not {"version", "running", "batches", "start"} <= set(state):
         fault = f"{shown(state)}; give what loader.state_dict() returned"
@@ -125,8 +129,23 @@ def check_state(state: Any) -> Dict[str, Any]:
         fault = f"it has version {shown(state['version'])}, this package reads {VERSION}: update pinfeed"
     elif to_integer(state["batches"]) is None or state["batches"] < 0:
         fault = f"batches: {shown(state['batches'])} is not a number of batches"
+    else:
+        start = state["start"] if isinstance(state["start"], dict) else {}
+        running = bool(state["running"])
+        missing = [name for name in ["generators", "samplers"] + ["global"] * running if name not in start]
+        missing += [name for name in ["base_seed", "repeat"] * running if name not in state]
+        if missing:
+            fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
+    for name, value in start.get("arguments", {}).items() if state["running"] else ():  # earlier releases did not keep them
+        mine = order.arguments.get(name)
+        if value != mine and (name == "batch_size" or None not in (value, mine)):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"the state is from the middle of an epoch with {name}={shown(value)}, and this loader has {name}={shown(mine)}: it would skip other samples "
+                "than those that were yielded. Use the arguments of the loader that the state is from, or a state from between two epochs",
+            )
     return dict(state)
 
 

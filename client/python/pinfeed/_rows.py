@@ -6,13 +6,16 @@ In: one value of each sample of a batch. Out: a `Ragged`, or one padded tensor, 
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import itertools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from ._batch_memory import array_dtype
-from ._checks import Checks, listed, to_number
+from ._checks import Checks, listed, shown, to_number
+from ._errors import Code, InvalidArgumentError
 from ._ragged import Ragged, _check_fill
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
@@ -26,9 +29,19 @@ class Rows(NamedTuple):
 
     ragged: Tuple[str, ...]  # prefixes of places; "sample": all
     pad: Dict[str, Any]  # by prefix of places
+    named: Tuple[Tuple[str, Name], ...] = ()  # argument and name of each
 
     def is_ragged(self, place: str) -> bool:
         return any(_is_below(place, each) for each in self.ragged)
+
+    def check(self, sample: Any) -> None:
+        """Raises InvalidArgumentError if a name is none of the sample's."""
+        for argument, name in self.named:
+            known = _names_of(sample)
+            if name not in known:
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT, f"DataLoader: {argument}: the samples have no {name!r}, only {shown(known)}: correct the name"
+                )
 
     def pad_of(self, place: str) -> Optional[Any]:
         """What to fill up with; None: nothing."""
@@ -38,6 +51,7 @@ class Rows(NamedTuple):
 def rows_of(checks: Checks, ragged: Any, pad: Any) -> Optional[Rows]:
     """Checks the arguments. None: values must have equal shapes."""
     names: List[str] = []
+    named: List[Tuple[str, Name]] = []
     if ragged is True:
         names = ["sample"]
     elif ragged is not None and ragged is not False:
@@ -45,21 +59,33 @@ def rows_of(checks: Checks, ragged: Any, pad: Any) -> Optional[Rows]:
         if not all(isinstance(name, (str, int)) for name in given):
             checks.refuse("ragged", ragged, "True, or a name or position in a sample, or a list of them")
         names = [place for name in given for place in _places(name)]
+        named += [("ragged", name) for name in given]
     values: Dict[str, Any] = {}
     if isinstance(pad, dict):
         for name, value in pad.items():
             if to_number(value) is None and not isinstance(value, bool):
                 checks.refuse(f"pad[{name!r}]", value, "a number")
             values.update(dict.fromkeys(_places(name), value))
+            named.append(("pad", name))
     elif pad is not None:
         if to_number(pad) is None:
             checks.refuse("pad", pad, "a number, or a dict from names or positions in a sample to numbers")
         values["sample"] = pad
-    return Rows(tuple(names), values) if names or values else None
+    return Rows(tuple(names), values, tuple(named)) if names or values else None
 
 
 def _places(name: Name) -> List[str]:
     return [f"sample[{name!r}]"] + ([f"sample.{name}"] if isinstance(name, str) else [])
+
+
+def _names_of(sample: Any) -> List[Any]:
+    """Returns the keys, attributes or positions of what a sample has."""
+    if isinstance(sample, collections.abc.Mapping):
+        return list(sample)
+    if dataclasses.is_dataclass(sample):
+        return [field.name for field in dataclasses.fields(sample)]
+    positions: List[Any] = list(range(len(sample))) if isinstance(sample, collections.abc.Sequence) else []
+    return [*getattr(sample, "_fields", ()), *positions]
 
 
 def _is_below(place: str, prefix: str) -> bool:
@@ -114,14 +140,15 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
     for position, sample in enumerate(samples):
         if not has_rows(torch, sample):
             raise TypeError(f"DataLoader: {place} is {type(sample).__name__} in sample {position} of the batch: it has no rows")
+    samples = list(map(_plain, samples))
     # An empty list has no dtype of its own.
     known = next((sample for sample in samples if not isinstance(sample, list) or sample), samples[0])
     if torch is None:
         dtype = numpy.asarray(known).dtype
         values = [numpy.asarray(sample, dtype if isinstance(sample, list) and not sample else None) for sample in samples]
     else:
-        kind = torch.as_tensor(_plain(known)).dtype
-        values = [torch.as_tensor(_plain(sample), dtype=kind if isinstance(sample, list) and not sample else None).detach() for sample in samples]
+        kind = torch.as_tensor(known).dtype
+        values = [torch.as_tensor(sample, dtype=kind if isinstance(sample, list) and not sample else None).detach() for sample in samples]
     for position, value in enumerate(values):
         if value.dtype != values[0].dtype:
             raise TypeError(
@@ -131,9 +158,9 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
 
 
 def _plain(sample: Any) -> Any:
-    """Returns an array that torch can use as it is."""
-    if isinstance(sample, numpy.ndarray) and (not sample.flags.writeable or any(step < 0 for step in sample.strides)):
-        return sample.copy()
+    """Returns an array that torch can use as it is, in this machine's byte order."""
+    if isinstance(sample, numpy.ndarray) and (not sample.dtype.isnative or not sample.flags.writeable or any(step < 0 for step in sample.strides)):
+        return sample.astype(sample.dtype.newbyteorder("="))
     return sample
 
 
