@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log.h"
 #include "common/os/memfd.h"
 #include "server/dataset/selected_fields.h"
 #include "server/feed/feed.h"
@@ -95,6 +96,8 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   // `producer`: of a suite that runs over one kind only.
   explicit FeedTest(std::optional<Producer> producer = std::nullopt)
       : producer_(producer ? *producer : GetParam()), workers_(std::make_unique<WorkerPool>(3)) {
+    (void)spdlog::default_logger();  // made here: the thread sanitizer does not see how that library
+                                     // synchronises
     workers_->Start();
     if (producer_ == Producer::kRemote) readers_.Start();
   }
