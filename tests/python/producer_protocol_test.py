@@ -359,7 +359,7 @@ def test_an_error_of_any_code_ends_a_feed_of_the_package_with_its_text(host, cod
         producer = RawProducer(messages().ProducerInvitation.FromString(feed.invite_producer()))
         producer.done(producer.next(), code, b"this is why")
         with pytest.raises(pinfeed.Error, match="this is why") as raised:
-            feed.take(bytes)
+            feed.take(0, bytes)
         assert raised.value.code == (grpc.StatusCode.UNKNOWN.value[0] if code in (4, 11) else code)
         producer.close()
 

@@ -89,7 +89,7 @@ class Checks:
     def title(self, name: str, value: Any) -> str:
         """Accepts what people name things, as the daemon does."""
         title = self.text(name, value, MAX_NAME_BYTES)
-        if any(ord(character) < 32 or ord(character) == 127 for character in title):
+        if any(0 < ord(character) < 32 or ord(character) == 127 for character in title):
             self.refuse(name, value, "possible: it holds a control character")
         return title
 
