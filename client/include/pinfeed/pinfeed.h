@@ -186,7 +186,7 @@ typedef struct pf_batch pf_batch;
  *
  * Blocks until the batch is ready, at most timeout_ms. -1: no limit while the daemon lives or can be
  * reconnected; 0: does not wait. Returns PF_OUT_OF_RANGE after the last epoch and PF_DEADLINE_EXCEEDED
- * when the time is over.
+ * when the time is over. A trainer of resident samples that is 64 batches ahead of its GPU waits here for it.
  *
  * If the daemon vanishes, published batches are still returned. Then the call reconnects and continues
  * after the last batch returned. It may then exceed timeout_ms by up to open_timeout_ms, and on a device
