@@ -411,6 +411,7 @@ if __name__ == "__main__":
         batch = next(iterator)
     import multiprocessing
     print(*[process.pid for process in multiprocessing.active_children()], flush=True)
+    sys.stdin.readline()  # until they are watched
     %s
 """
 
@@ -418,9 +419,12 @@ if __name__ == "__main__":
 def start_trainer(daemon, then):
     here = os.path.dirname(__file__)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], here])}
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINER % then, daemon.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER % then, daemon.address], **pipes, text=True, env=environment)
     workers = [os.pidfd_open(int(pid)) for pid in trainer.stdout.readline().split()]
     assert len(workers) == 2
+    trainer.stdin.write("\n")
+    trainer.stdin.flush()
     return trainer, workers
 
 
