@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pinfeed.DataLoader` without workers: its arguments and batches beside torch's, its state, and the parts that need no daemon."""
 
+import gc
 import os
 import pickle
 import random
@@ -372,6 +373,38 @@ def test_a_state_continues_the_epoch_and_then_the_next(batches):
     other.load_state_dict(state)
     assert values(other) == first[batches:] == values(iterator)
     assert values(other) == second
+
+
+@pytest.mark.parametrize("how", ["break", "an exception", "closed by the next"])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 2, "seeding": "worker"}])
+def test_a_state_of_an_epoch_that_was_left_continues_it(how, options):
+    if how != "break" and options.get("seeding"):
+        return
+    expected = values(shuffled(generator=seeded(), **options))
+    loader = shuffled(generator=seeded(), **options)
+    seen = []
+    try:
+        for batch in loader:
+            seen.append(batch.tolist())
+            if len(seen) == 3:
+                if how == "an exception":
+                    raise KeyboardInterrupt
+                break
+    except KeyboardInterrupt:
+        pass
+    del batch
+    gc.collect()
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    assert state["running"] and state["batches"] == 3
+    other = shuffled(generator=seeded(99), **options)
+    other.load_state_dict(state)
+    assert seen + values(other) == expected
+    if how == "closed by the next":
+        iterator = iter(loader)
+        assert loader.state_dict()["batches"] == 0, "of the epoch that has begun"
+        del iterator
+    values(loader)
+    assert not loader.state_dict()["running"]
 
 
 def test_a_state_from_between_epochs_begins_the_next():

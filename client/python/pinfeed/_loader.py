@@ -238,6 +238,7 @@ class DataLoader(Generic[_Batch]):
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
+        self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
         self.__initialized = True
         self._warn_of_many_workers()
 
@@ -356,6 +357,7 @@ class DataLoader(Generic[_Batch]):
 
     def _begin(self) -> Epoch:
         state, self._loaded = self._loaded, None
+        self._left = None
         order = self._order()
         if state is not None and state["running"]:
             epoch = order.resume(state)
@@ -389,15 +391,15 @@ class DataLoader(Generic[_Batch]):
     # ---- Position ----
 
     def state_dict(self) -> Dict[str, Any]:
-        """Returns the position, for a checkpoint: after the last batch yielded, or between two epochs. Datasets are not
-        part of it.
+        """Returns the position, for a checkpoint: after the last batch yielded, also of an epoch that was left before its
+        end, or between two epochs. Datasets are not part of it.
         """
         if self._loaded is not None:
             return self._loaded
         running = self._running()
-        if running is None or running.over:
-            return self._order().state_between()
-        return running.state_dict()
+        if running is not None and not running.over:
+            return running.state_dict()
+        return self._order().state_between() if self._left is None else self._left
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without

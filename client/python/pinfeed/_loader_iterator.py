@@ -36,6 +36,8 @@ class LoaderIterator(Iterator[Any]):
         self._yielded = epoch.first
         self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
         self._pending: Any = None  # counted as yielded, and not yet with the caller
+        self._number_of_epochs = loader._epochs
+        self._complete = False
         self.over = False
 
     def state_dict(self) -> Dict[str, Any]:
@@ -43,7 +45,13 @@ class LoaderIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Ends the epoch early."""
+        self._leave()
         self.over = True
+
+    def _leave(self) -> None:
+        """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
+        if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
+            self._loader._left = self.state_dict()
 
     def __next__(self) -> Any:
         if self.over:
@@ -51,6 +59,7 @@ class LoaderIterator(Iterator[Any]):
         try:
             batch = self._next()
         except StopIteration:
+            self._complete = True
             self.close()
             raise
         if self._finish is not None:
@@ -101,6 +110,10 @@ class SingleIterator(LoaderIterator):
                 raise InvalidArgumentError(
                     Code.INVALID_ARGUMENT, f"the dataset ends before batch {epoch.first}, where the state is to continue: give the dataset that it is from"
                 ) from None
+
+    def __del__(self) -> None:
+        if "over" in self.__dict__:
+            self._leave()
 
     def _next(self) -> Any:
         indices = next(self._epoch.indices)

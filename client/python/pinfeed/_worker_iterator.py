@@ -375,6 +375,8 @@ class WorkerIterator(LoaderIterator):
 
     def close(self) -> None:
         """Ends the epoch: closes the feed and ends the workers, unless they are persistent."""
+        if os.getpid() == self._owner:
+            self._leave()
         self.over = True
         if os.getpid() != self._owner:
             return
