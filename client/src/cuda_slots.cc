@@ -7,6 +7,7 @@
 
 #include "client/src/batch_writer.h"
 #include "client/src/device_slots.h"
+#include "common/base/raise_to.h"
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
@@ -150,10 +151,7 @@ class CudaSlots final : public DeviceSlots {
     RETURN_IF_ERROR(CudaStatus(device_->driver().cuStreamWriteValue64(stream, word, batch.generation, 0),
                                "queue the release of a slot on a stream of GPU " + device_->uuid()));
     // Keeps the maximum: another thread may have queued a release of the slot's next use already.
-    uint64_t last = queued_releases_[batch.slot].load(std::memory_order_relaxed);
-    while (last < batch.generation && !queued_releases_[batch.slot].compare_exchange_weak(
-                                          last, batch.generation, std::memory_order_release)) {
-    }
+    RaiseTo(batch.generation, queued_releases_[batch.slot], std::memory_order_release);
     return OkStatus();
   }
 

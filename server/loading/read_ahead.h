@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 
+#include "common/base/raise_to.h"
 #include "common/base/sync.h"
 #include "server/loading/feed_share.h"
 #include "server/loading/sample_loader.h"
@@ -80,11 +81,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
     uint64_t cached_run = 0;  // at the end
   };
 
-  void Advance(uint64_t place) {
-    uint64_t before = begun_.load(std::memory_order_relaxed);
-    while (before < place && !begun_.compare_exchange_weak(before, place, std::memory_order_relaxed)) {
-    }
-  }
+  void Advance(uint64_t place) { RaiseTo(place, begun_, std::memory_order_relaxed); }
   void Continue() PF_EXCLUDES(mutex_);
   void SwitchOn(uint64_t place) PF_EXCLUDES(mutex_);
   uint64_t PlaceOf(const BatchPlan& plan, uint32_t begin) PF_REQUIRES(mutex_);

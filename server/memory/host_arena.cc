@@ -7,21 +7,11 @@
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "common/base/raise_to.h"
 #include "common/base/random.h"
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
-namespace {
-
-// Returns what it was.
-uint32_t RaiseTo(uint32_t value, std::atomic<uint32_t>& to) {
-  uint32_t before = to.load(std::memory_order_acquire);
-  while (before < value && !to.compare_exchange_weak(before, value, std::memory_order_acq_rel)) {
-  }
-  return before;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
                                                      bool shared, MemoryBudget& pool,
@@ -88,7 +78,7 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
-  RaiseTo(end, slots_[piece.slot].prepared);
+  RaiseTo(end, slots_[piece.slot].prepared, std::memory_order_acq_rel);
   return OkStatus();
 }
 
@@ -139,7 +129,7 @@ Status HostArena::AllocateSlot(uint32_t slot) {
 }
 
 void HostArena::SetAllocated(uint32_t slot, uint32_t samples) {
-  const uint32_t before = RaiseTo(samples, slots_[slot].allocated);
+  const uint32_t before = RaiseTo(samples, slots_[slot].allocated, std::memory_order_acq_rel);
   if (before >= samples) return;
   const auto left = [this](uint32_t first) {
     const uint32_t all = layout().batch_size;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/raise_to.h"
 #include "common/os/memfd.h"
 
 namespace pinfeed {
@@ -52,10 +53,7 @@ Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes) {
   ASSIGN_OR_RETURN(UniqueFd kept, ReopenMemfd(made.get(), Access::kReadWrite));
   ASSIGN_OR_RETURN(UniqueFd given, ReopenMemfd(made.get(), Access::kReadWrite));
   use->bytes = charged;
-  const uint64_t now = in_use_->bytes.fetch_add(charged) + charged;
-  uint64_t peak = peak_bytes_.load();
-  while (peak < now && !peak_bytes_.compare_exchange_weak(peak, now)) {
-  }
+  RaiseTo(in_use_->bytes.fetch_add(charged) + charged, peak_bytes_, std::memory_order_seq_cst);
   granted_.fetch_add(1);
   users_.Add(std::move(kept), *std::move(lease), std::move(use));
   return given;
