@@ -97,17 +97,7 @@ class AwaitMemoryTest : public OpenerTest {
   const uid_t own_ = ::geteuid();
   FullGpu gpu_;
   ResidentTable residents_{std::chrono::hours(1)};
-  const FeedOpener on_gpu_{{.pool = pool_,
-                            .quarantine = kept_,
-                            .one_off_memory = one_off_memory_,
-                            .workers = *workers_,
-                            .readers = readers_,
-                            .feeds = table_,
-                            .sessions = sessions_,
-                            .default_slots = 4,
-                            .devices = &gpu_,
-                            .tracer = tracer_,
-                            .residents = &residents_}};
+  const FeedOpener on_gpu_{PartsWith(&gpu_, &residents_)};
 };
 
 using Left = std::map<uid_t, uint64_t>;

@@ -14,20 +14,25 @@ class OpenerTest : public FeedTest {
   explicit OpenerTest(uint32_t sessions_of_a_user = 8)
       : FeedTest(Producer::kNative), sessions_{8, sessions_of_a_user, [] {}} {}
 
+  FeedOpener::Parts PartsWith(DeviceArenas* devices, ResidentTable* residents) {
+    return {.pool = pool_,
+            .quarantine = kept_,
+            .one_off_memory = one_off_memory_,
+            .workers = *workers_,
+            .readers = readers_,
+            .feeds = table_,
+            .sessions = sessions_,
+            .default_slots = 4,
+            .devices = devices,
+            .tracer = tracer_,
+            .residents = residents};
+  }
+
   HostMemoryQuarantine kept_;
   HostMemoryQuarantine one_off_memory_;
   FeedTable table_;
   SessionTable sessions_;
-  const FeedOpener opener_{{.pool = pool_,
-                            .quarantine = kept_,
-                            .one_off_memory = one_off_memory_,
-                            .workers = *workers_,
-                            .readers = readers_,
-                            .feeds = table_,
-                            .sessions = sessions_,
-                            .default_slots = 4,
-                            .devices = nullptr,
-                            .tracer = tracer_}};
+  const FeedOpener opener_{PartsWith(nullptr, nullptr)};
 };
 
 }  // namespace pinfeed
