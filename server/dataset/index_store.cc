@@ -32,11 +32,10 @@ std::string FileName(std::string_view dataset) {
 // Whether it is the name of a file of a store, or of one that is being written: digits.folders, or
 // digits.folders.PID.NUMBER.tmp. Whoever names another directory may have other files there.
 bool IsOwnName(std::string_view name) {
-  const std::string pattern = FileName("");
-  const size_t digits = pattern.size() - kSuffix.size();
-  if (name.substr(0, digits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
-  if (name.size() < pattern.size() || name.substr(digits, kSuffix.size()) != kSuffix) return false;
-  name.remove_prefix(pattern.size());
+  constexpr size_t kDigits = 16;  // of a Fingerprint
+  if (name.substr(0, kDigits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
+  if (name.size() < kDigits || !name.substr(kDigits).starts_with(kSuffix)) return false;
+  name.remove_prefix(kDigits + kSuffix.size());
   if (name.empty()) return true;
   if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
   name.remove_suffix(kTemporarySuffix.size());

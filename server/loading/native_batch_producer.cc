@@ -254,7 +254,7 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   }
   read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
   decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);
-  if (i > begin)
+  if (by_time_ && i > begin)
     latest_sample_ns_.store((sum.read_ns + sum.decode_ns) / (i - begin), std::memory_order_relaxed);
   return OkStatus();
 }
