@@ -53,10 +53,11 @@ class Session {
     return pages_.HasNext() && (decoded_ == nullptr || decoded_->IsDecoded(pages_.next())) &&
            (resident_ == nullptr || resident_->HasRoom(pages_.held()));
   }
-  // Whether the next batch is published and the GPU is too far behind; waits for that.
+  // Whether HasNext waits for the GPU to write earlier batches of resident samples.
   bool IsAheadOfGpu() const {
     return resident_ != nullptr && pages_.HasNext() && !resident_->HasRoom(pages_.held());
   }
+  // Waits for that, at most so long. Precondition: IsAheadOfGpu().
   void AwaitGpu(std::chrono::nanoseconds at_most) { resident_->AwaitRoom(pages_.held(), at_most); }
   // SessionSlots::RowOffsets. Samples whose images could not be decoded have no rows.
   Status RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,

@@ -375,11 +375,10 @@ class WorkerIterator(LoaderIterator):
 
     def close(self) -> None:
         """Ends the epoch: closes the feed and ends the workers, unless they are persistent."""
-        if os.getpid() == self._owner:
-            self._leave()
-        self.over = True
         if os.getpid() != self._owner:
+            self.over = True
             return
+        super().close()
         self._close_feed()
         if not self._loader.persistent_workers:
             self._pool.stop()
