@@ -29,6 +29,11 @@ class FeedRemoteTest : public FeedTest {
     Fill(local_);
     Fill(remote_);
   }
+  // A reader may read ahead of a feed that has ended, and the storages go before the pools.
+  void TearDown() override {
+    EndFeeds();
+    readers_.Stop();
+  }
 
   static std::string ImagePath(uint64_t id) {
     const std::string number = std::to_string(1000 + id);
