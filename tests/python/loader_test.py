@@ -531,12 +531,56 @@ def test_a_state_of_other_arguments_is_refused_and_one_that_does_not_tell_them_i
     for other, text in (
         (pinfeed.DataLoader(Numbers(12), 3), "with batch_size=2, and this loader has batch_size=3"),
         (pinfeed.DataLoader(Numbers(12), 2, shuffle=True), "with shuffle=False, and this loader has shuffle=True"),
+        (pinfeed.DataLoader(Numbers(12), 2, num_workers=1), "random_numbers=\"the calling thread's.*and this loader has .*each sample's own"),
     ):
         with pytest.raises(ValueError, match=text):
             other.load_state_dict(state)
     old = pinfeed.DataLoader(Numbers(12), 2)
     old.load_state_dict({**state, "start": {name: value for name, value in state["start"].items() if name != "arguments"}})
     assert values(old) == values(iterator)
+
+
+@pytest.mark.parametrize("sampler", [None, "DistributedSampler", "batch_sampler"])
+def test_a_shuffled_epoch_of_another_length_is_not_continued_and_one_in_order_is(sampler):
+    def loader(samples, shuffle):
+        dataset = Numbers(samples)
+        if sampler == "DistributedSampler":
+            own = torch.utils.data.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=shuffle)
+            return pinfeed.DataLoader(dataset, 2, sampler=own)
+        if sampler == "batch_sampler":
+            own = (torch.utils.data.RandomSampler if shuffle else torch.utils.data.SequentialSampler)(dataset)
+            return pinfeed.DataLoader(dataset, batch_sampler=torch.utils.data.BatchSampler(own, 2, False))
+        return pinfeed.DataLoader(dataset, 2, shuffle=shuffle)
+
+    first = loader(12, True)
+    iterator = advanced(first, 2)
+    with pytest.raises(ValueError, match="with samples=(12|6), and this loader has samples=(14|7): .*some would come twice"):
+        loader(14, True).load_state_dict(first.state_dict())
+    assert len(values(iterator)) > 0
+    loader(14, True).load_state_dict(first.state_dict())  # between two epochs
+    if sampler != "DistributedSampler":  # that one reads its order from what it was given
+        first = loader(12, False)
+        iterator = advanced(first, 2)
+        longer = loader(14, False)
+        longer.load_state_dict(first.state_dict())
+        assert values(longer) == values(iterator) + [[12, 13]]
+
+
+@pytest.mark.parametrize("before, after, refused", [(2, 1, False), (2, 0, True), (1, "worker", True), ("worker", 1, True), (0, 0, False)])
+def test_a_state_is_continued_with_random_numbers_of_the_same_origin_only(before, after, refused):
+    def loader(workers):
+        return shuffled(num_workers=2, seeding="worker") if workers == "worker" else shuffled(num_workers=workers)
+
+    first = loader(before)
+    iterator = advanced(first, 1)
+    state = first.state_dict()
+    if refused:
+        with pytest.raises(ValueError, match="random transforms would draw other numbers"):
+            loader(after).load_state_dict(state)
+    else:
+        other = loader(after)
+        other.load_state_dict(state)
+        assert values(other) == values(iterator)
 
 
 def test_a_stream_that_became_shorter_than_its_state_is_an_error():

@@ -343,7 +343,10 @@ class DataLoader(Generic[_Batch]):
         return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
-        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size)
+        numbers = None
+        if self._kind is not Kind.ITERABLE:
+            numbers = "the calling thread's (num_workers=0)" if not self.num_workers else "each sample's own" if self._lane_options is None else "each worker's"
+        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""

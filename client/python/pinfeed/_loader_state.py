@@ -16,7 +16,14 @@ from ._seeding import draw_base_seed, global_states, mix, set_global_states
 
 VERSION = 1
 _NOTHING = object()
-_SHUFFLE_OF = {"RandomSampler": True, "SequentialSampler": False}
+_OTHER_SAMPLES = "it would skip other samples than those that were yielded"
+# What a state from the middle of an epoch must have in common with the loader that continues it, and what happens otherwise.
+_CONSEQUENCES = {
+    "batch_size": _OTHER_SAMPLES,
+    "shuffle": _OTHER_SAMPLES,
+    "samples": "the order of another number of samples is another one, so some would come twice and others never",
+    "random_numbers": "random transforms would draw other numbers",
+}
 
 
 class Epoch(NamedTuple):
@@ -50,9 +57,8 @@ class Epoch(NamedTuple):
 class Order:
     """What an epoch's order comes from: the samplers and generators of a loader."""
 
-    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any, batch_size: Optional[int] = None) -> None:
-        # What a state must have in common with the loader that continues it.
-        self.arguments = {"batch_size": batch_size, "shuffle": _SHUFFLE_OF.get(type(sampler).__name__)}
+    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any, batch_size: Optional[int] = None, random_numbers: Optional[str] = None) -> None:
+        """`random_numbers`: where those of samples come from. None: unknown, as with an iterable dataset."""
         self._index_sampler = sampler if batch_sampler is None else batch_sampler
         self._generator = generator
         inner = getattr(batch_sampler, "sampler", None)
@@ -67,6 +73,13 @@ class Order:
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
                 self._samplers[name] = each
+        self.arguments = {
+            "batch_size": batch_size,
+            "shuffle": _shuffles(sampler),
+            # The length may change where samples are in the dataset's order, and where a sampler restores its own state.
+            "samples": None if _shuffles(sampler if inner is None else inner) is False or self._samplers else _length(sampler if inner is None else inner),
+            "random_numbers": random_numbers,
+        }
 
     def begin(self, repeat: int, base_seed: int) -> Epoch:
         """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
@@ -138,15 +151,27 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
             fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
-    for name, value in start.get("arguments", {}).items() if state["running"] else ():  # earlier releases did not keep them
+    # Earlier releases did not keep all of them.
+    for name, value in start.get("arguments", {}).items() if state["running"] else ():
         mine = order.arguments.get(name)
         if value != mine and (name == "batch_size" or None not in (value, mine)):
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
-                f"the state is from the middle of an epoch with {name}={shown(value)}, and this loader has {name}={shown(mine)}: it would skip other samples "
-                "than those that were yielded. Use the arguments of the loader that the state is from, or a state from between two epochs",
+                f"the state is from the middle of an epoch with {name}={shown(value)}, and this loader has {name}={shown(mine)}: "
+                f"{_CONSEQUENCES[name]}. Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",
             )
     return dict(state)
+
+
+def _shuffles(sampler: Any) -> Optional[bool]:
+    return {"RandomSampler": True, "SequentialSampler": False}.get(type(sampler).__name__)
+
+
+def _length(sampler: Any) -> Optional[int]:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _get_state(generator: Any) -> Any:
