@@ -44,7 +44,7 @@ class Alone:
         self._dataset = dataset
 
     def round(self, seconds):
-        return loader_rates.ceiling(self._dataset, WORKERS, seconds)
+        return loader_rates.ceiling(self._dataset, WORKERS, None, seconds)
 
     def close(self):
         pass

@@ -135,6 +135,17 @@ def test_copies_on_request(fake, framework):
     assert [numpy.from_dlpack(batch.raw["label"]).tolist() for batch in kept] == EPOCH
 
 
+def test_batches_that_hold_no_slot_are_not_told_to_hold_too_many(fake, gpu):
+    """A group of as many members as slots leaves none to hold for each."""
+    group = {"share": "broadcast", "group": "g", "group_size": 4}
+    feeds = [fake(settings={"READ_ONLY": 1, "SLOTS": 4}, **group), fake(settings={"SLOTS": 4}, zero_copy=False, **group), gpu(9, zero_copy=None, **group)]
+    for feed in feeds:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(feed)) == len(EPOCH)
+        assert (feed.held, feed.copied, fake.copied(feed)) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("framework, zero_copy, settings", [("numpy", None, {}), ("numpy", True, {}), ("numpy", True, {"READ_ONLY": 1}), ("torch", True, {})])
 def test_the_last_free_slot_is_never_held(fake, framework, zero_copy, settings):
     """The batch that would take it comes as a copy, in memory of its own that can be written to and taken over."""
@@ -220,8 +231,8 @@ def gpu(fake, monkeypatch):
     memory = _device.Memory(dtype=str, empty=Written, address=lambda tensor: tensor.address, stream=lambda: 0, lend=lambda raw: raw, copy=Copied)
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
 
-    def open_feed(label_output, **options):
-        return fake(settings={"DEVICE": 0, "LABEL_OUTPUT": label_output}, device=0, framework="torch", zero_copy=True, **options)
+    def open_feed(label_output, zero_copy=True, **options):
+        return fake(settings={"DEVICE": 0, "LABEL_OUTPUT": label_output}, device=0, framework="torch", zero_copy=zero_copy, **options)
 
     open_feed.released = fake.c.fake_released
     open_feed.copied = fake.copied

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from . import _abi
 from ._batch import Batch, batch_class
+from ._checks import UINT32_MAX
 from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 from ._lease import LEASES, Lease
@@ -57,7 +58,7 @@ class Maker:
     def __init__(self, library: _abi.Library, batch_size: int, max_held: int) -> None:
         self._library = library
         self._batch_size = batch_size
-        self.max_held = max_held  # a batch beyond this number is copied
+        self.max_held = max_held  # a batch beyond this number is copied; UINT32_MAX if batches hold no slot
         self._release = library.pf_batch_release_quick
         self.live: Dict[int, Lease] = {}  # this feed's, by handle; also dead ones, until they are counted
         self._batch_type: Type[Batch] = Batch
@@ -236,6 +237,8 @@ class BatchMaker(Maker):
             or (self._zero_copy is None and self._read_only)
             or all(place.small for place in places)
         )
+        if self._copies:
+            self.max_held = UINT32_MAX
         if self._framework == "torch":
             self._read_only = False  # torch has no read-only tensors and would warn about each
         self._batch_type = _slot_batch_class(places, self._address, self._gpu)

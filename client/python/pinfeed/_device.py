@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 from . import _abi
 from ._batch import Batch, batch_class
 from ._batch_maker import MAX_PLAIN_FIELDS, Maker, kind_of, sample_bytes
-from ._checks import Checks
+from ._checks import UINT32_MAX, Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError
 from ._lease import LEASES, Lease
@@ -158,7 +158,7 @@ class DeviceBatchMaker(Maker):
     """
 
     def __init__(
-        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, max_held: int, memory: Memory
+        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, memory: Memory, max_held: int = UINT32_MAX
     ) -> None:
         super().__init__(library, batch_size, max_held)
         self._write = library.pf_batch_write_quick
@@ -306,11 +306,11 @@ class LentBatchMaker(DeviceBatchMaker):
         handle: Optional[ctypes.c_void_p],
         output_count: int,
         batch_size: int,
-        max_held: int,
         memory: Memory,
+        max_held: int,
         gpu: int,
     ) -> None:
-        super().__init__(library, handle, output_count, batch_size, max_held, memory)
+        super().__init__(library, handle, output_count, batch_size, memory, max_held)
         if self._packed:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,

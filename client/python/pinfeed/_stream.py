@@ -65,9 +65,9 @@ class Stream(Connection):
             if opened.zero_copy and self._resident_bytes:
                 raise InvalidArgumentError(Code.INVALID_ARGUMENT, "zero_copy: True is not possible with resident samples: the slots list them; use None")
             if opened.zero_copy:
-                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory, self._device)
+                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, memory, max_held, self._device)
             else:
-                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory)
+                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, memory)
         else:
             # If the daemon could not deliver to the GPU, the framework copies the tensors there.
             gpu = opened.ordinal
