@@ -170,7 +170,7 @@ def _shuffles(sampler: Any) -> Optional[bool]:
 def _length(sampler: Any) -> Optional[int]:
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError):
+    except Exception:  # as a sampler of unknown length likes to raise
         return None
 
 
