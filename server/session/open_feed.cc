@@ -29,13 +29,15 @@ constexpr std::chrono::seconds kReclaimWait(2);
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 constexpr uint64_t kTimesPacked = 4;  // most of a slot is never written: it has room for the longest samples
 
-// A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
-constexpr uint64_t kTimesOnGpu = 2;
+// On a GPU, the steps that a trainer has queued hold slots. On the host, batches that lie ready make up for
+// delays, if they take a small part of what the user may have.
+constexpr uint64_t kTimesMore = 2;
+constexpr uint64_t kSmallPart = 32;
 
 constexpr uint64_t kListBytes = uint64_t{4} << 20;  // of the lists of a feed with the most slots
 
-uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu, uint64_t times = 1) {
-  const uint64_t least = on_gpu ? default_slots * kTimesOnGpu : default_slots;
+uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool more, uint64_t times = 1) {
+  const uint64_t least = more ? default_slots * kTimesMore : default_slots;
   const uint64_t slots = std::clamp(times * kSmallArenaBytes / slot_stride, least, 4 * default_slots);
   return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
 }
@@ -262,17 +264,17 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
       backend != Backend::kHost || DecodesOnGpu(parts.spec) || parts.spec.resident == Resident::kOn;
   const bool packed =
       !on_gpu && std::ranges::any_of(layout.tensors, [](const auto& tensor) { return tensor.spec.packed(); });
+  const uint64_t of_user = std::min(parts_.pool.capacity_bytes(), parts_.pool.max_per_user());
+  const bool more = on_gpu || layout.slot_stride <= of_user / kSmallPart / kTimesMore / parts_.default_slots;
   uint32_t slots = spec.slots;
-  if (slots == 0)
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu, packed ? kTimesPacked : 1);
+  if (slots == 0) slots = SlotsFor(parts_.default_slots, layout.slot_stride, more, packed ? kTimesPacked : 1);
   // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
   if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   // The minimum is the last resort, so that a restarted trainer gets as many slots as before.
-  const uint32_t least = spec.slots == 0 && (on_gpu || packed)
-                             ? SlotsFor(parts_.default_slots, layout.slot_stride, false)
-                             : slots;
+  const uint32_t least =
+      spec.slots == 0 && (more || packed) ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : slots;
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
     AwaitMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner}, arena.status());

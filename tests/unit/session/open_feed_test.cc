@@ -131,6 +131,31 @@ TEST_F(OpenFeedTest, ShortTextsGetManySlotsThoughOneMayBeLongWhileThereIsMemory)
   EXPECT_EQ(open(0, 4).status().code(), Code::kResourceExhausted);
 }
 
+// Batches of 24 MiB.
+TEST_F(OpenFeedTest, LargeBatchesGetTwiceTheSlotsWhereThatIsLittleOfWhatTheUserMayHave) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  MemoryBudget small{4 * kGiB};
+  MemoryBudget large{8 * kGiB};
+  MemoryBudget shared{8 * kGiB, 4 * kGiB, {}};
+  MemoryBudget nearly_full{8 * kGiB};
+  const BudgetLease taken = nearly_full.Reserve(8 * kGiB - 5 * (uint64_t{24} << 20)).value();
+  const std::vector<std::pair<MemoryBudget*, uint32_t>> expected = {
+      {&small, 4}, {&large, 8}, {&shared, 4}, {&nearly_full, 4}};
+  for (const auto& [pool, slots] : expected) {
+    const FeedOpener opener(PartsWith(nullptr, nullptr, pool));
+    OpenFeedArguments arguments = Arguments(Sharing::kExclusive);
+    arguments.spec.batch_size = 49'152;
+    arguments.spec.slots = 0;
+    ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome,
+                         opener.Open(kPeer, arguments, std::make_shared<NumberDataset>(80)));
+    const auto& session = std::get<std::shared_ptr<Session>>(outcome);
+    EXPECT_EQ(session->feed->arena().slot_count(), slots);
+    End(session->id);
+  }
+  WaitFor([&] { return large.used_bytes() == 0 && small.used_bytes() == 0 && shared.used_bytes() == 0; });
+  WaitFor([&] { return nearly_full.used_bytes() == taken.bytes(); });
+}
+
 TEST_F(OpenFeedTest, OnlyMemberHasToEndFirst) {
   for (const Sharing sharing : {Sharing::kBroadcast, Sharing::kQueue}) {
     const OpenFeedArguments arguments = Arguments(sharing);

@@ -14,8 +14,8 @@ class OpenerTest : public FeedTest {
   explicit OpenerTest(uint32_t sessions_of_a_user = 8)
       : FeedTest(Producer::kNative), sessions_{8, sessions_of_a_user, [] {}} {}
 
-  FeedOpener::Parts PartsWith(DeviceArenas* devices, ResidentTable* residents) {
-    return {.pool = pool_,
+  FeedOpener::Parts PartsWith(DeviceArenas* devices, ResidentTable* residents, MemoryBudget* pool = nullptr) {
+    return {.pool = pool == nullptr ? pool_ : *pool,
             .quarantine = kept_,
             .one_off_memory = one_off_memory_,
             .workers = *workers_,
