@@ -104,12 +104,11 @@ Status PopulateForWriting(std::byte* address, uint64_t bytes) {
   return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
 }
 
-bool AllocateHugePages(std::byte* address, uint64_t bytes) {
-  // The kernel makes no huge page of nothing: each has to have a small one.
-  for (uint64_t page = 0; page < bytes; page += kHugePageBytes)
-    if (!PopulateForWriting(address + page, 1).ok()) return false;
-  if (::madvise(address, bytes, kMadvCollapse) == 0) return true;
-  return errno == EAGAIN || errno == EBUSY || errno == EINTR;  // only some page cannot be had now
+bool AllocateHugePage(std::byte* address) {
+  // The kernel makes no huge page of nothing: there has to be a small one.
+  if (!PopulateForWriting(address, 1).ok()) return false;
+  if (::madvise(address, kHugePageBytes, kMadvCollapse) == 0) return true;
+  return errno == EAGAIN || errno == EBUSY || errno == EINTR;  // only this page cannot be had now
 }
 
 Result<UniqueFd> ReopenMemfd(int fd, Access access) {

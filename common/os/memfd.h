@@ -52,11 +52,11 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 // kInvalidArgument before Linux 5.14, which lacks this; use AllocateMemfd there.
 Status PopulateForWriting(std::byte* address, uint64_t bytes);
 
-// Allocates the huge pages of a range of a writable mapping, and moves what is there into them. `address` and
-// `bytes` are multiples of kHugePageBytes. This needs no setting of the system. Returns whether to try it for
-// further pages: not when the kernel cannot do it (before Linux 6.1), or has no such page to give. Memory
-// then consists of small pages.
-bool AllocateHugePages(std::byte* address, uint64_t bytes);
+// Allocates a huge page of a writable mapping, and moves what is there into it. `address` is a multiple of
+// kHugePageBytes. This needs no setting of the system. Returns whether to try it for further pages: not when
+// the kernel cannot do it (before Linux 6.1), or has no such page to give. Memory then consists of small
+// pages.
+bool AllocateHugePage(std::byte* address);
 
 // Opens the same memory again, read-only or read-write. The kernel counts each such opening, with its
 // mappings, as a separate user.

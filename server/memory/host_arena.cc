@@ -73,7 +73,7 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     const uint64_t sample_bytes = layout().tensors[t].sample_bytes;
     std::byte* const from = FillAddress(piece, t) + (begin - piece.begin) * sample_bytes;
     const uint64_t bytes = (end - begin) * sample_bytes;
-    PrepareHugePages(from, bytes);
+    PrepareHugePages(piece.slot, from, bytes);
     const Status populated = PopulateForWriting(from, bytes);
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
@@ -95,19 +95,31 @@ Status HostArena::PreparePacked(uint32_t slot) {
   return OkStatus();
 }
 
-void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes) {
+void HostArena::PrepareHugePages(uint32_t slot, const std::byte* begin, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(begin - memory_.data());
+  const uint64_t first = offset / kHugePageBytes;
   const uint64_t end =
-      std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes, huge_page_tried_.size());
-  uint64_t first = offset / kHugePageBytes;
-  for (uint64_t page = first; page <= end && huge_pages_.load(std::memory_order_relaxed); ++page) {
-    if (page < end && !huge_page_tried_[page].exchange(true, std::memory_order_relaxed)) continue;
-    if (page > first &&
-        !AllocateHugePages(memory_.data() + first * kHugePageBytes, (page - first) * kHugePageBytes)) {
-      huge_pages_.store(false, std::memory_order_relaxed);
-    }
-    first = page + 1;
-  }
+      std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes, huge_page_states_.size());
+  bool wait = false;
+  for (uint64_t page = first; page < end; ++page) wait |= !MakeHugePage(page);
+  if (!wait) return;
+  // Another thread makes one, for a sample beside these. The next one can be made meanwhile.
+  if ((end + 1) * kHugePageBytes <= (slot + 1) * slot_stride()) MakeHugePage(end);
+  for (uint64_t page = first; page < end; ++page)
+    huge_page_states_[page].wait(HugePage::kBeingMade, std::memory_order_acquire);
+}
+
+bool HostArena::MakeHugePage(uint64_t page) {
+  std::atomic<HugePage>& state = huge_page_states_[page];
+  HugePage was = state.load(std::memory_order_acquire);
+  if (was != HugePage::kNone || !huge_pages_.load(std::memory_order_relaxed))
+    return was != HugePage::kBeingMade;
+  if (!state.compare_exchange_strong(was, HugePage::kBeingMade, std::memory_order_acquire))
+    return was != HugePage::kBeingMade;
+  if (!AllocateHugePage(memory_.data() + page * kHugePageBytes)) huge_pages_ = false;
+  state.store(HugePage::kTried, std::memory_order_release);
+  state.notify_all();
+  return true;
 }
 
 Status HostArena::Claim(uint32_t slot) {

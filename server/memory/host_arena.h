@@ -64,7 +64,7 @@ class HostArena final : public Arena {
         fd_(std::move(fd)),
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)),
-        huge_page_tried_(memory_.size() / kHugePageBytes) {}
+        huge_page_states_(memory_.size() / kHugePageBytes) {}
 
   // How far a slot is allocated, in samples from its first one. Only whole batches count: the samples of one
   // are prepared in any order.
@@ -78,8 +78,12 @@ class HostArena final : public Arena {
   // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
   Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
-  // Allocates the huge pages that have a part of a range, each once. They may reach into neighbouring slots.
-  void PrepareHugePages(const std::byte* begin, uint64_t bytes);
+  // Returns once the huge pages that have a part of this range of the slot were allocated, or cannot be. They
+  // may reach into neighbouring slots. Without the wait, small pages would be allocated, and copied into the
+  // huge one that another thread makes.
+  void PrepareHugePages(uint32_t slot, const std::byte* begin, uint64_t bytes);
+  // Allocates a huge page, once. False: another thread is at it.
+  bool MakeHugePage(uint64_t page);
   // Records that the first `samples` of the slot are allocated.
   void SetAllocated(uint32_t slot, uint32_t samples);
 
@@ -91,8 +95,9 @@ class HostArena final : public Arena {
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours
   Mapping memory_;
-  std::vector<std::atomic<bool>> huge_page_tried_;  // without an incomplete last one
-  std::atomic<bool> huge_pages_{true};              // false once the kernel has none
+  enum class HugePage : uint32_t { kNone, kBeingMade, kTried };
+  std::vector<std::atomic<HugePage>> huge_page_states_;  // without an incomplete last one
+  std::atomic<bool> huge_pages_{true};                   // false once the kernel has none
 };
 
 }  // namespace pinfeed

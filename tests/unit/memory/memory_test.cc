@@ -125,7 +125,7 @@ TEST(MemfdTest, HugePagesKeepWhatWasThere) {
   ASSERT_TRUE(writable.ok()) << writable.status().ToString();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(writable->data()) % kHugePageBytes, 0U);
   std::memset(writable->data() + 5, 7, kHugePageBytes);
-  const bool huge = AllocateHugePages(writable->data(), 2 * kHugePageBytes);
+  const bool huge = AllocateHugePage(writable->data()) && AllocateHugePage(writable->data() + kHugePageBytes);
   for (uint64_t i :
        {uint64_t{0}, uint64_t{4}, uint64_t{5}, kHugePageBytes + 4, kHugePageBytes + 5, 2 * kHugePageBytes})
     EXPECT_EQ(writable->data()[i], std::byte(i >= 5 && i < kHugePageBytes + 5 ? 7 : 0)) << i;
@@ -180,11 +180,12 @@ TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
   const uint64_t huge = arena.bytes() / kHugePageBytes * kHugePageBytes;
   const auto fd = CreateEmptyMemfd("huge", huge).value();  // whether the kernel has so many
   const Mapping other = Mapping::Map(fd.get(), huge, Access::kReadWrite, false).value();
-  const bool possible = AllocateHugePages(other.data(), huge);
+  bool possible = true;
+  for (uint64_t at = 0; at < huge; at += kHugePageBytes) possible &= AllocateHugePage(other.data() + at);
   std::memset(other.data(), 1, huge);
   if (!possible || HugeBytesAt(other.data()) < huge) GTEST_SKIP() << "no huge pages here";
-  // A page that another thread used at the same time may stay small.
-  EXPECT_GT(HugeBytesAt(arena.FillAddress({}, 0)), huge / 2);
+  // The kernel may have failed to free a page for another moment.
+  EXPECT_GT(HugeBytesAt(arena.FillAddress({}, 0)), huge * 3 / 4);
 }
 
 TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
