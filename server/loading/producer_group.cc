@@ -124,7 +124,6 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     producer.last_done_ns = now;
     counts_.worked_ns += took;
     if (!task.request->Replaced()) task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
-    if (producer.tasks.empty()) producer.late = false;
   }
   // Before others are dealt: if this one was late, another slot's request for its batch is dropped.
   if (status.ok()) {
@@ -132,6 +131,12 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
   } else {
     task.request->Complete(Status(
         status.code(), "the producer of " + Describe(task.request->plan()) + " says: " + status.message()));
+  }
+  {
+    // Now: another thread that deals must not give it that other request either.
+    const MutexLock lock(mutex_);
+    const auto found = producers_.find(id);
+    if (found != producers_.end() && found->second.tasks.empty()) found->second.late = false;
   }
   Deal();
   return OkStatus();
