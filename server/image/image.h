@@ -2,6 +2,7 @@
 // The pixel format of decoded and transformed images: RGB, 8 bits per channel, rows of 3 * width bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 
@@ -61,10 +63,12 @@ class ImageBuffer {
     const size_t bytes = 3 * static_cast<size_t>(width) * static_cast<size_t>(height) + kRowSlack;
     if (bytes > capacity_) {
       Release();
+      ASSIGN_OR_RETURN(const auto reservation, ReserveForSample(bytes));
       data_.reset(new (std::nothrow) uint8_t[bytes]);
       if (data_ == nullptr)
         return ResourceExhausted("no memory for an image of " + std::to_string(bytes) + " bytes");
       capacity_ = bytes;
+      if (reservation) std::fill_n(data_.get(), bytes, uint8_t{0});
     }
     return data_.get();
   }

@@ -154,6 +154,15 @@ struct JpegDecoder::State {
     return true;
   }
 
+  // What the library holds of a file with several scans. Precondition: ReadHeader succeeded.
+  uint64_t CoefficientBytes() {
+    if (jpeg_has_multiple_scans(&cinfo) == FALSE) return 0;
+    uint64_t blocks = 0;
+    for (int i = 0; i < cinfo.num_components; ++i)
+      blocks += uint64_t{cinfo.comp_info[i].width_in_blocks} * cinfo.comp_info[i].height_in_blocks;
+    return blocks * sizeof(JBLOCK);
+  }
+
   Status Failure() const {
     if (message_code == JERR_INPUT_EOF) return DataLoss("JPEG file is truncated: it ends within the image");
     if (message_code == JERR_OUT_OF_MEMORY) return ResourceExhausted(std::string("JPEG: ") + message);
@@ -229,6 +238,7 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   // A file with several scans is read completely before the first row is available. Only the rows after the
   // region are skipped then.
   const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
+  ASSIGN_OR_RETURN(const auto coefficients, ReserveForSample(s.CoefficientBytes()));
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
   const int32_t right =

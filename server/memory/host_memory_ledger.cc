@@ -10,6 +10,9 @@ namespace {
 // Half of it may be used up by the time that a slot is allocated.
 constexpr uint64_t kDaemonHeadroomBytes = uint64_t{16} << 20;
 
+// Samples that take more are few, and one that does is worth a look at what the host has.
+constexpr uint64_t kLittleForSample = uint64_t{32} << 20;
+
 }  // namespace
 
 HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
@@ -34,6 +37,17 @@ Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, 
   Reservation reservation(this, bytes);  // counted first, so that concurrent requests see each other
   RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes + keep_free_bytes));
   return reservation;
+}
+
+Result<std::optional<HostMemoryLedger::Reservation>> ReserveForSample(uint64_t bytes,
+                                                                      HostMemoryLedger& ledger) {
+  if (bytes <= kLittleForSample) return std::optional<HostMemoryLedger::Reservation>();
+  Result<HostMemoryLedger::Reservation> made = ledger.Reserve(bytes);
+  if (!made.ok()) {
+    return made.status().WithContext("a sample that takes " + ByteSize(bytes) +
+                                     ", beside those of other workers");
+  }
+  return std::optional<HostMemoryLedger::Reservation>(*std::move(made));
 }
 
 HostMemoryLedger::Reservation::~Reservation() {

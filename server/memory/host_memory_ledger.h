@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "common/base/result.h"
@@ -67,5 +68,11 @@ class HostMemoryLedger {
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
 };
+
+// Memory for one sample, of as many bytes as its file says. The daemon charges it to nobody, and has it for
+// as many samples at a time as there are workers. Keep what is returned until all of the memory was written
+// to. Null for little memory, which is not asked for. kResourceExhausted if the host lacks it.
+Result<std::optional<HostMemoryLedger::Reservation>> ReserveForSample(
+    uint64_t bytes, HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess());
 
 }  // namespace pinfeed

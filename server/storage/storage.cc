@@ -2,6 +2,7 @@
 #include "server/storage/storage.h"
 
 #include "common/base/quote.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 
@@ -10,6 +11,11 @@ Status RandomAccessFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out
   if (size_ > max_bytes) {
     return DataLoss("read " + QuotePath(path_) + ": its " + std::to_string(size_) +
                     " bytes exceed the limit of " + std::to_string(max_bytes));
+  }
+  if (size_ > out.capacity()) {
+    const auto reservation = ReserveForSample(size_);
+    if (!reservation.ok()) return reservation.status().WithContext("read " + QuotePath(path_));
+    out = std::vector<std::byte>(size_);
   }
   out.resize(size_);
   return ReadAt(0, out);

@@ -9,6 +9,8 @@ import subprocess
 
 import numpy
 import pinfeed
+import pinfeed.transforms
+from PIL import Image
 from clients import Feed, Trainers, fill, try_open
 from hardship import eventually, read_status
 from place import nothing_left
@@ -100,6 +102,34 @@ def in_group(place, rows, group):
     yield holds("  processes that the kernel killed", str(killed(group)), killed(group) == 0)
 
 
+def giants(place, group):
+    """Samples of which each needs about as much as the group has: a hole of 1 GiB, and small files that decode to 192 MiB, also by 192 MiB of coefficients."""
+    options = dict(batch_size=1, epochs=1, framework="numpy", transforms=[pinfeed.transforms.Resize((8, 8))])
+    with place.daemon("--pool-bytes", f"{LIMIT_MIB // 4}MiB", "--workers", "1", under=into(group)) as daemon:
+        with pinfeed.open(place.scratch / "giants", on_bad_sample="zero", valid=True, address=daemon.address, **options) as feed:
+            valid = [bool(batch.valid[0]) for batch in feed]
+        yield holds("  samples that need more than there is", f"{valid.count(False)} of {len(valid)} are bad ones", any(valid) and not all(valid))
+        try:
+            with pinfeed.open(place.scratch / "giants", address=daemon.address, **options) as feed:
+                error = f"none of {len(list(feed))}"
+        except pinfeed.Error as caught:
+            error = str(caught)
+        yield holds("  why", error[error.find("a sample"):][:60], "a sample that takes" in error and str(group) in error)
+        with Trainers(daemon, place.numbers, step_s=0.005) as steady:
+            steady.await_open()
+    yield holds("  processes that the kernel killed", str(killed(group)), killed(group) == 0)
+
+
+def make_giants(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "hole.jpg").open("wb") as hole:
+        hole.truncate(1 << 30)
+    image = Image.new("RGB", (8192, 8192))
+    for number in range(4):
+        image.save(folder / f"{number}.jpg", progressive=number % 2 == 1)
+    image.save(folder / "4.png")
+
+
 def run(place):
     rows, cached = place.scratch / "rows", place.scratch / "cached"
     rows.mkdir(exist_ok=True)
@@ -112,4 +142,6 @@ def run(place):
         if group is None:
             yield holds("control group: none can be made here", "not tried")
         else:
+            make_giants(place.scratch / "giants" / "class")
+            yield from giants(place, group)
             yield from in_group(place, rows, group)

@@ -70,6 +70,19 @@ TEST_F(HostMemoryLedgerTest, WhatWasBegunEndsWithItsPromise) {
   EXPECT_OK(other.BeginAllocation(84 * kMiB));
 }
 
+TEST_F(HostMemoryLedgerTest, OnlyALargeSampleAsksForItsMemory) {
+  auto one = ReserveForSample(50 * kMiB, ledger_);
+  ASSERT_OK(one);
+  EXPECT_TRUE(one->has_value());
+  EXPECT_THAT(ReserveForSample(50 * kMiB, ledger_),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("a sample that takes 50 MiB"), HasSubstr("a tighter group"))));
+  available_ = 0;
+  auto little = ReserveForSample(32 * kMiB, ledger_);
+  ASSERT_OK(little);
+  EXPECT_FALSE(little->has_value());
+}
+
 TEST_F(HostMemoryLedgerTest, WhatCannotBeToldIsTheKernelsToRefuse) {
   HostMemoryLedger blind(
       [](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
