@@ -284,6 +284,27 @@ def test_arguments_are_refused_before_anything_is_opened(address):
         assert field in str(refused.value)
 
 
+def test_one_exception_answers_all_requests(serve):
+    batcher = serve("fails", model=False, max_batch=2, max_delay=60)
+    with pinfeed.BatcherClient("fails") as client:
+        futures = [client.submit(array(value)) for value in range(2)]
+        assert take(batcher).answer(MemoryError("no room for two")) == 2
+        for future in futures:
+            with pytest.raises(pinfeed.Error, match="MemoryError: no room for two"):
+                future.result(TIMEOUT)
+
+
+@pytest.mark.parametrize("outputs", [b"1", "1", memoryview(b"1"), {0: b"1"}, {b"1"}, np.float32(1), iter([b"1"]), None, ValueError])
+def test_what_has_no_output_for_each_request_is_refused_and_the_batch_can_still_be_answered(serve, outputs):
+    batcher = serve("outputs", model=False, max_batch=1)
+    with pinfeed.BatcherClient("outputs") as client:
+        future = client.submit(array(1))
+        batch = take(batcher)
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"is no sequence with an output for each of the 1 requests: give a list"):
+            batch.answer(outputs)
+        assert (batch.answer([b"1"]), future.result(TIMEOUT)) == (1, b"1")
+
+
 def test_a_full_queue_refuses(serve):
     serve("full", model=False, slots=3, max_batch=1, max_delay=0, queue_limit=2)
     with pinfeed.BatcherClient("full") as client:

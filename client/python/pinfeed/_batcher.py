@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import threading
 import time
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
@@ -21,6 +22,7 @@ from .feed import Feed
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
 _MAX_REQUEST_BYTES, _MAX_ANSWER_BYTES = 64 << 20, 16 << 20
+_NO_OUTPUTS = (str, bytes, bytearray, memoryview, collections.abc.Mapping, collections.abc.Set)
 _ERROR_BYTES = 200  # of the text of an error, for which each answer has room
 _Self = TypeVar("_Self", bound="Batcher")
 
@@ -46,10 +48,11 @@ class RequestBatch:
     def __len__(self) -> int:
         return int(self.tensors[0].shape[0])
 
-    def answer(self, outputs: Sequence[Any]) -> int:
+    def answer(self, outputs: Union[Sequence[Any], BaseException]) -> int:
         """Answers the requests, in the batch's order: with bytes, an array or a tensor each, whose bytes the client gets,
         or with an exception, which its future raises as `pinfeed.Error`. An array or a tensor for the batch is a
-        sequence of its rows. Returns how many requests still waited: others were cancelled, or late. Once only.
+        sequence of its rows. One exception answers all requests. Returns how many requests still waited: others were
+        cancelled, or late. Once only.
         """
         return self._batcher._answer(self, outputs)
 
@@ -195,14 +198,10 @@ class Batcher:
             raise make_error(reply.code, reply.text)
         return reply.bytes
 
-    def _answer(self, batch: RequestBatch, outputs: Sequence[Any]) -> int:
+    def _answer(self, batch: RequestBatch, outputs: Union[Sequence[Any], BaseException]) -> int:
         if self._closed:
             raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
-        if len(outputs) != len(batch):
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {len(outputs)} outputs for a batch of {len(batch)} requests")
-        if hasattr(outputs, "detach"):
-            outputs = outputs.detach().cpu()  # at once, not row by row
-        contents = [_bytes_of(output) for output in outputs]
+        contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
         with self._lock:
             memory = self._link.memory
             for row, (content, failed) in enumerate(contents):
@@ -230,6 +229,25 @@ def _array_spec(checks: Checks, given: Any) -> Spec:
     if name not in known:
         checks.refuse("input", dtype, f"a dtype of arrays: {', '.join(known)}")
     return {"dtype": name.upper(), "shape": [str(length) for length in lengths]}
+
+
+def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) -> Sequence[Any]:
+    """Returns an output for each request."""
+    if isinstance(outputs, BaseException):
+        return [outputs] * requests
+    try:
+        if isinstance(outputs, _NO_OUTPUTS):  # whose members have no bytes, or other ones
+            raise TypeError
+        count = len(outputs)
+    except TypeError:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"answer: {type(outputs).__name__} is no sequence with an output for each of the {requests} requests: give a list, or an array or a tensor "
+            "with a row for each; one exception answers them all",
+        ) from None
+    if count != requests:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {count} outputs for a batch of {requests} requests")
+    return outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
 
 
 def _bytes_of(output: Any) -> "tuple[bytes, bool]":
