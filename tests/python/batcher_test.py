@@ -17,6 +17,7 @@ import pytest
 
 import pinfeed
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 SPAWN = multiprocessing.get_context("spawn")
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
@@ -282,6 +283,16 @@ def test_arguments_are_refused_before_anything_is_opened(address):
         pinfeed.Batcher("x", input="video", max_batch=0, max_delay=-1, queue_limit=0)
     for field in ("input", "max_batch", "max_delay", "queue_limit"):
         assert field in str(refused.value)
+
+
+def test_a_delay_that_may_be_meant_in_milliseconds_is_told(serve, recwarn):
+    serve("quick", model=False, max_delay=0.999)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"^Batcher 'slow': with max_delay=5, .* wait 5 s\. max_delay is in seconds: 0\.005 is 5 ms$") as warned:
+        serve("slow", model=False, max_delay=5)
+    assert warned[0].filename == __file__
+    with pytest.raises(pinfeed.InvalidArgumentError, match="max_delay: 500 is not at most 60: max_delay is in seconds: 0.005 is 5 ms"):
+        serve("slower", model=False, max_delay=500)
 
 
 def test_one_exception_answers_all_requests(serve):

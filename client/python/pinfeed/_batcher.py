@@ -6,10 +6,11 @@ from __future__ import annotations
 import collections.abc
 import threading
 import time
+import warnings
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
 from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, join
-from ._checks import Checks, to_integer
+from ._checks import Checks, shown, to_integer
 from ._device import ordinal_of
 from ._dlpack import DTYPES
 from ._dtypes import dtype_name
@@ -21,6 +22,7 @@ from ._torch import torch_or_none
 from .feed import Feed
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
+_LONG_DELAY_S, _IN_SECONDS = 1.0, "max_delay is in seconds: 0.005 is 5 ms"
 _MAX_REQUEST_BYTES, _MAX_ANSWER_BYTES = 64 << 20, 16 << 20
 _NO_OUTPUTS = (str, bytes, bytearray, memoryview, collections.abc.Mapping, collections.abc.Set)
 _ERROR_BYTES = 200  # of the text of an error, for which each answer has room
@@ -69,7 +71,7 @@ class Batcher:
     input: "image", an encoded JPEG or PNG, or (dtype, shape) of an array. transforms, layout, device, framework, slots,
       address: as in `open`.
     max_batch, max_delay: a batch closes when it has so many requests, or when its first one has waited so many seconds
-      and a slot is free.
+      and a slot is free. A second or more is possible, with a warning, as milliseconds may have been meant.
     queue_limit: requests that wait for a batch; further ones are refused. max_request_bytes: of an encoded image.
       max_answer_bytes: of an answer.
     redeal: requests whose consumer ended without an answer go to another one, at most twice. Otherwise they fail.
@@ -105,7 +107,7 @@ class Batcher:
         spec["batch_size"] = checks.integer("max_batch", max_batch, 1, _MAX_BATCH)
         delay = checks.seconds("max_delay", max_delay, 0)
         if not checks.faults and delay > _MAX_DELAY_S:
-            checks.refuse("max_delay", max_delay, "at most 60 seconds")
+            checks.refuse("max_delay", max_delay, f"at most 60: {_IN_SECONDS}")
         most = checks.integer("max_answer_bytes", max_answer_bytes, 1, _MAX_ANSWER_BYTES)
         batcher: Spec = {
             "max_delay_us": 0 if checks.faults else round(delay * 1e6),
@@ -124,6 +126,9 @@ class Batcher:
         framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
         checks.address(address)
         checks.raise_faults()
+        if delay >= _LONG_DELAY_S:
+            waits = f"with max_delay={shown(max_delay)}, the requests of a batch that is not full wait {delay:g} s"
+            warnings.warn(f"Batcher {name!r}: {waits}. {_IN_SECONDS}", stacklevel=2)
         framework = _choose_framework(framework, ordinal)
         self._name = name
         self._closed = False
@@ -247,7 +252,8 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
         ) from None
     if count != requests:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {count} outputs for a batch of {requests} requests")
-    return outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
+    listed: Sequence[Any] = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
+    return listed
 
 
 def _bytes_of(output: Any) -> "tuple[bytes, bool]":
