@@ -148,6 +148,18 @@ def test_there_is_no_batcher_of_that_name(address):
         pinfeed.BatcherClient("nobody")
 
 
+@pytest.mark.parametrize("what, make", [("Batcher", lambda: pinfeed.Batcher("model", input=ARRAY, framework="numpy")), ("BatcherClient", lambda: pinfeed.BatcherClient("model"))])
+def test_without_a_common_daemon_the_advice_is_the_batchers(monkeypatch, what, make):
+    monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
+    monkeypatch.delenv("PINFEED_ADDRESS", raising=False)
+    with pytest.raises(pinfeed.UnavailableError) as failed:
+        make()
+    assert str(failed.value) == (
+        f"{what} 'model': no system-wide daemon answers at /nowhere/pinfeed.sock (No such file or directory), and a private daemon serves this process "
+        "only; start pinfeedd and set PINFEED_ADDRESS to its socket in the model's processes and in those of its clients"
+    )
+
+
 def test_an_error_has_room_however_small_the_answers_are(serve):
     batcher = serve("small", model=False, max_answer_bytes=8, max_batch=3)
     with pinfeed.BatcherClient("small") as client:

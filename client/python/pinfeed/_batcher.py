@@ -9,7 +9,7 @@ import time
 import warnings
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
-from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, join
+from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
 from ._checks import Checks, shown, to_integer
 from ._device import ordinal_of
 from ._dlpack import DTYPES
@@ -141,7 +141,7 @@ class Batcher:
                 framework=framework,
                 zero_copy=True if framework == "numpy" and ordinal < 0 else None,  # torch has no read-only tensors
                 address=address,
-                share="queue",
+                common=common("Batcher", name),
                 device=device,
                 ordinal=ordinal,
                 reconnect_timeout=0,
