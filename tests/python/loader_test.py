@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import random
+import re
 import warnings
 
 import numpy
@@ -181,6 +182,30 @@ def test_too_many_workers_are_told():
 
 
 # ---- page-locked memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_gpu_that_cannot_be_used_is_told_before_anything_begins(monkeypatch, workers):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    loader = pinfeed.DataLoader(Numbers(4), shuffle=True, num_workers=workers, device="cuda:1")
+    monkeypatch.setattr("pinfeed._loader.WorkerPool", None)  # none may begin
+    before = torch.get_rng_state()
+    cases = [
+        (None, None, 0, "UnavailableError: DataLoader: device=\"cuda:1\": PyTorch .* is built without CUDA; install a build with it"),
+        ("12.4", False, 0, "UnavailableError: DataLoader: device=\"cuda:1\": PyTorch .* finds no usable GPU .*; nvidia-smi shows whether the driver works"),
+        ("12.4", True, 1, "InvalidArgumentError: DataLoader: device=\"cuda:1\": there is no GPU 1; this process sees 1 "),
+    ]
+    for version, available, count, text in cases:
+        monkeypatch.setattr(torch.version, "cuda", version)
+        if version is not None:
+            monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+            monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        with pytest.raises(pinfeed.Error) as failed:
+            iter(loader)
+        said = f"{type(failed.value).__name__}: {failed.value}"
+        assert re.match(text, said) and said.endswith(". Without device, batches stay in the host's memory"), said
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Pinnable:

@@ -18,6 +18,7 @@ from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
+from ._gpu_errors import torch_fault, unusable
 from ._lanes import LaneOptions, Lanes
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
@@ -347,6 +348,9 @@ class DataLoader(Generic[_Batch]):
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
+        fault = torch_fault(self._ordinal) if self._ordinal >= 0 else None
+        if fault is not None:
+            raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
         running = self._running()
         if self.persistent_workers and running is not None:
             running.close()
