@@ -57,6 +57,19 @@ def collate(samples: List[Any], rows: Optional[Rows] = None) -> Any:
     return default_collate(samples, numpy.empty, rows)
 
 
+def explain(samples: List[Any], error: Exception) -> None:
+    """Raises an error of the same type that says which value of which sample torch's default could not collate, if it is one that
+    the default here refuses too.
+    """
+    try:
+        collate(samples)
+    except type(error) as ours:
+        if str(ours) != str(error):
+            raise ours from error
+    except Exception:
+        pass  # torch's error it is
+
+
 def convert(sample: Any) -> Any:
     """Converts a sample by default, without torch: to itself."""
     return sample
