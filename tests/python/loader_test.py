@@ -3,6 +3,7 @@
 
 import gc
 import os
+import pathlib
 import pickle
 import random
 import re
@@ -136,6 +137,14 @@ def test_what_torch_refuses_is_refused_in_its_words(arguments):
 def test_an_iterable_dataset_has_no_order(name, value):
     with pytest.raises(ValueError, match=f"DataLoader with IterableDataset: expected unspecified {name} option"):
         pinfeed.DataLoader(Stream(3), **{name: value})
+
+
+@pytest.mark.parametrize("path", ["/data/pets", b"/data/pets", pathlib.Path("/data/pets"), ""])
+def test_a_path_in_place_of_a_dataset_is_refused_with_advice(path):
+    with pytest.raises(pinfeed.InvalidArgumentError) as refused:
+        pinfeed.DataLoader(path)
+    said = str(refused.value)
+    assert said.startswith(f"dataset: {path!r} is a path: pinfeed.open(path, batch_size=...)") and "a Dataset class" in said
 
 
 def test_datapipes_are_refused_with_advice():
