@@ -102,14 +102,16 @@ class WorkerIterator(LoaderIterator):
         self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
-        self._pool.begin_epoch(epoch.seed, self._number, [None] * loader.num_workers if self._lanes is None else self._lanes.states, self._log)
+        self._pool.begin_epoch(epoch.seed, self._number, self._lanes, self._log)
+        if self._lanes is not None and loader.persistent_workers:
+            self._lanes.keep(self._number, self._log.fileno())
         self._indices = itertools.chain(epoch.indices, [_NO_MORE])
         self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
         self._append(self._ahead - (self._lanes is not None))
         if self._log.end == self._number:
             return
         # Until the feed is opened.
-        self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes is not None)
+        self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes)
         if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
             self._open(loader._capacity)
         else:
