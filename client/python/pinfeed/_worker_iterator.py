@@ -214,8 +214,8 @@ class WorkerIterator(LoaderIterator):
         try:
             feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
         except Error as error:
-            if self._share is not None and group is not None and error.code == Code.FAILED_PRECONDITION:
-                raise refused(self._share, error, group[2]) from error
+            if self._share is not None and error.code == Code.FAILED_PRECONDITION:
+                raise refused(self._share, error) from error
             raise
         supervisor = None
         try:
@@ -304,8 +304,8 @@ class WorkerIterator(LoaderIterator):
         if self._share is not None and state and state != self._log.digest(number):
             raise MembersDiffer(
                 Code.FAILED_PRECONDITION,
-                f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
-                "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
+                f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same shuffle, "
+                "sampler or batch_sampler, and generator=torch.Generator().manual_seed(n) with the same n, or samplers with the same seed",
             )
         if self._loader._encoded is not None and image_error is not None and image_error[0]:
             self._loader._encoded.on_error(number, bytes(image_error.tolist()))
