@@ -7,13 +7,17 @@ import gc
 import io
 import multiprocessing
 import os
+import pathlib
 import queue
+import re
 import signal
+import subprocess
 import threading
 
 import numpy as np
 import PIL.Image
 import pytest
+from withstand.hardship import eventually
 
 import pinfeed
 
@@ -21,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # 
 SPAWN = multiprocessing.get_context("spawn")
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
+TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 def jpeg(value, size=(40, 30)):
@@ -490,6 +495,26 @@ def test_status_counts_requests(serve, address):
     assert (int(feed["requests"]), int(feed["requests_ended"])) == (10, 10)
     latency = feed["request_latency_seconds"]
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_the_status_of_an_idle_batcher_says_that_it_waits_for_requests(serve, address):
+    serve("idle")
+
+    def lines():
+        done = subprocess.run([TOOL, "--address", address, "status"], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        assert "would wait less" not in done.stdout, done.stdout
+        return re.findall(r"^\d+ +idle .*", done.stdout, re.MULTILINE)
+
+    def feed():
+        return next(feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == "idle")
+
+    eventually("the batcher has waited for a while", lambda: feed()["starved_seconds"] > 0.5)
+    (line,) = lines()
+    assert line.endswith("requests: the batcher waits for them"), line
+    assert sum(feed()["stall_seconds"].values()) == 0 and feed()["bound_share"] == 0  # so no alert fires either
+    with pinfeed.BatcherClient("idle") as client:
+        client.submit(array(1)).result(TIMEOUT)
+    assert sum(feed()["stall_seconds"].values()) < 0.5 < feed()["starved_seconds"]
 
 
 def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):
