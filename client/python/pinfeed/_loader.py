@@ -94,7 +94,7 @@ class DataLoader(Generic[_Batch]):
 
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
-    effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
+    effect. A GPU that cannot be used is an error before a worker starts. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
     batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
     order. address: the daemon's socket, as for `open`.
 
