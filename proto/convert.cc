@@ -314,43 +314,4 @@ Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
   return out;
 }
 
-std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
-  std::string out;
-  const auto add = [&out](bool equal, std::string_view field) {
-    if (equal) return;
-    if (!out.empty()) out += ", ";
-    out += field;
-  };
-  add(a.dataset == b.dataset, "dataset");
-  add(a.batch_size == b.batch_size, "batch_size");
-  add(a.order == b.order, "order");
-  add(a.seed == b.seed, "seed");
-  add(a.epochs == b.epochs, "epochs");
-  add(a.drop_last == b.drop_last, "drop_last");
-  add(a.rank == b.rank, "rank");
-  add(a.world_size == b.world_size, "world_size");
-  add(a.transforms == b.transforms, "transforms");
-  add(a.image_layout == b.image_layout, "image_layout");
-  add(a.on_bad_sample == b.on_bad_sample, "on_bad_sample");
-  add(a.slots == b.slots, "slots");
-  add(a.sample_ids == b.sample_ids, "sample_ids");
-  add(a.valid == b.valid, "valid");
-  add(a.masks == b.masks, "masks");
-  add(a.fields_unchanged == b.fields_unchanged, "fields_unchanged");
-  add(a.sharing == b.sharing, "sharing");
-  add(a.group == b.group, "group");
-  add(a.group_size == b.group_size, "group_size");
-  add(a.backend == b.backend, "backend");
-  add(a.ignore_exif_orientation == b.ignore_exif_orientation, "ignore_exif_orientation");
-  add(a.fields == b.fields, "fields");
-  add(a.sample_path == b.sample_path, "sample_path");
-  add(a.pad == b.pad, "pad");
-  add(a.batcher == b.batcher, "batcher");
-  add(a.decode == b.decode, "decode");
-  add(a.gpu_share == b.gpu_share, "gpu_share");
-  add(a.encoded_images == b.encoded_images, "encoded_images");
-  add(a.resident == b.resident, "resident");
-  return out;
-}
-
 }  // namespace pinfeed

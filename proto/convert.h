@@ -58,7 +58,4 @@ v1::FeedSpec::Backend ToProto(Backend backend);
 v1::FeedSpec::Decode ToProto(Decode decode);
 v1::FeedSpec::Resident ToProto(Resident resident);
 
-// The fields in which two specs differ, as "batch_size, seed"; empty when they are equal.
-std::string DifferingFields(const FeedSpec& a, const FeedSpec& b);
-
 }  // namespace pinfeed

@@ -81,6 +81,21 @@ const Json* Slowest(const Json& feed) {
   return slow == 1 ? slowest : nullptr;
 }
 
+// How many of the group's members are there; older daemons do not tell its size.
+std::string Members(const Json& feed) {
+  const uint64_t size = UintField(feed, "group_size");
+  if (size == 0) return "members are missing";
+  const Json& sessions = ListField(feed, "sessions");
+  const auto there = std::count_if(sessions.begin(), sessions.end(), [](const Json& session) {
+    return TextField(session, "state") == "attached";
+  });
+  return std::to_string(there) + " of " + std::to_string(size) + " members are there";
+}
+
+bool IsBatcher(const Json& feed) {
+  return !ListField(feed, "consumers").empty();
+}
+
 std::string NameOf(const Json& session) {
   return "session " + std::to_string(UintField(session, "id")) + " (" + TextField(session, "client_name") +
          ")";
@@ -88,19 +103,27 @@ std::string NameOf(const Json& session) {
 
 }  // namespace
 
+bool AwaitsRequests(const Json& feed) {
+  return IsBatcher(feed) && UintField(feed, "requests") == UintField(feed, "requests_ended");
+}
+
 std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
-  if (state == "waiting") return "its group: members are missing";
+  if (state == "waiting") return "its group: " + Members(feed);
   const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =
       " (" + Percent(bound.share) + (Recent(feed) != nullptr ? " of the time lately)" : " of all its time)");
-  if (bound.share < kWorthNaming) return "nothing: nobody waits" + share;
-  if (bound.on != "consumer") return bound.on + ": the trainer waits for batches" + share;
-  if (ListField(feed, "sessions").size() <= 1) return "the trainer: batches wait for it" + share;
+  if (bound.share < kWorthNaming) {
+    return AwaitsRequests(feed) ? "requests: the batcher waits for them" : "nothing: nobody waits" + share;
+  }
+  const std::string trainer = IsBatcher(feed) ? "the model" : "the trainer";
+  if (bound.on != "consumer") return bound.on + ": " + trainer + " waits for batches" + share;
+  if (ListField(feed, "sessions").size() <= 1) return trainer + ": batches wait for it" + share;
   const Json* const slowest = Slowest(feed);
-  if (slowest == nullptr) return "the trainers: batches wait for them" + share;
+  if (slowest == nullptr)
+    return (IsBatcher(feed) ? "the model's processes" : "the trainers") + (": batches wait for them" + share);
   return NameOf(*slowest) + ": batches wait for it" + share;
 }
 
@@ -109,6 +132,7 @@ std::string FeedRemedy(const Json& feed) {
   if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer")
     return "more processes that fill batches (num_workers)";
+  if (IsBatcher(feed) && bound.on == "decode") return "smaller images, more processors";
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
   return found == kRemedies.end() ? "" : found->second;
@@ -119,13 +143,14 @@ std::string SessionBoundOn(const Json& session, const Json& feed) {
   if (recent == nullptr || TextField(session, "state") != "attached") return "-";
   Bound largest = LargestDataCause(*recent);
   if (const double share = DoubleField(*recent, "consumer"); share > largest.share)
-    largest = {"trainer", share};
+    largest = {IsBatcher(feed) ? "model" : "trainer", share};
   if (const double share = DoubleField(*recent, "group"); share > largest.share) {
     const Json* const slowest = Slowest(feed);
     const bool known = slowest != nullptr && UintField(*slowest, "id") != UintField(session, "id");
     largest = {known ? NameOf(*slowest) : "another of its group", share};
   }
-  return largest.share < kWorthNaming ? "-" : largest.on + " " + Percent(largest.share);
+  if (largest.share < kWorthNaming) return AwaitsRequests(feed) ? "requests" : "-";
+  return largest.on + " " + Percent(largest.share);
 }
 
 }  // namespace pinfeed

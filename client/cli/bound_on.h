@@ -9,9 +9,12 @@
 
 namespace pinfeed {
 
+// Whether the feed is a batcher that has no request.
+bool AwaitsRequests(const Json& feed);
 // Returns a sentence about the recent past, or about the whole run if the daemon reports no recent figures.
 std::string FeedBoundOn(const Json& feed);
-// Returns what helps a feed whose trainers wait for data much of the time; empty: nothing needs to.
+// Returns what helps a feed whose trainers, or model, wait for data much of the time; empty: nothing needs
+// to.
 std::string FeedRemedy(const Json& feed);
 // Returns a few words about the recent past: "trainer 90%", "read 40%", "-" for nothing. `feed` is the
 // session's feed.

@@ -154,8 +154,8 @@ void PrintFeeds(const Json& status) {
              rows);
   for (const Json& feed : rows) {
     if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
-      std::printf("feed %s: its trainers would wait less with %s\n",
-                  std::to_string(UintField(feed, "id")).c_str(), remedy.c_str());
+      std::printf("feed %s: its %s would wait less with %s\n", std::to_string(UintField(feed, "id")).c_str(),
+                  ListField(feed, "consumers").empty() ? "trainers" : "model", remedy.c_str());
   }
   for (const Json& feed : rows) {
     const uint64_t hits = UintField(feed, "cache_hits");

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/cli/bound_on.h"
 #include "client/cli/hung_line.h"
 #include "client/cli/text.h"
 #include "common/base/byte_size.h"
@@ -92,16 +93,18 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   Row row;
   double largest = 0;
   std::string cause;
+  const std::string trainer = ListField(feed, "consumers").empty() ? "trainer" : "model";
   for (const char* const each : kCauses) {
     const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
     const std::string_view name = each;
     if (name != "consumer") row.waited += share;
-    if (share > largest) cause = name == "consumer" ? "trainer" : name == "group" ? "its group" : each;
+    if (share > largest) cause = name == "consumer" ? trainer : name == "group" ? "its group" : each;
     largest = std::max(largest, share);
   }
   row.waited = std::min(row.waited, 1.0);
   const std::string state = TextField(session, "state");
-  std::string bound = largest >= kShareWorthNaming ? cause + " " + Percent(std::min(largest, 1.0)) : "-";
+  std::string bound = AwaitsRequests(feed) ? "requests" : "-";
+  if (largest >= kShareWorthNaming) bound = cause + " " + Percent(std::min(largest, 1.0));
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
   row.text =

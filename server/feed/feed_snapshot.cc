@@ -35,6 +35,7 @@ void BatchCycle::Account() {
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
     state.cause = batches_.Cause(filling_.pieces_filling.load(std::memory_order_relaxed) != 0);
     state.work = {0, filling_.share->WorkedNs() + times.processes_ns, times.read_ns, times.decode_ns};
+    state.loading_ns = times.loading_ns;
     state.working = filling_.share->Running() != 0 || times.processes_at_work;
   }
   stalls_.Account(*membership_, state);
@@ -79,6 +80,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   snapshot.batch_size = parts_.spec.batch_size;
   snapshot.shuffled = parts_.spec.order == Order::kShuffle;
   snapshot.sharing = parts_.spec.sharing;
+  if (parts_.spec.sharing != Sharing::kExclusive) snapshot.group_size = std::max(1U, parts_.spec.group_size);
   snapshot.decode = DecodeText(parts_.spec.decode, parts_.spec.gpu_share);
   snapshot.on_device = parts_.arena->backend() != Backend::kHost;
   snapshot.resident_note = parts_.resident_note;

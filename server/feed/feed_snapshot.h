@@ -25,6 +25,7 @@ struct FeedSnapshot {
   uint32_t batch_size = 0;
   bool shuffled = false;
   Sharing sharing = Sharing::kExclusive;
+  uint32_t group_size = 0;  // members that it waits for before its first batch; 0: it is not shared
   bool on_device = false;
   std::string decode;  // DecodeText
   uint64_t resident_bytes =

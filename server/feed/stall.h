@@ -43,6 +43,12 @@ class StallSums {
 
   void Add(StallCause cause, uint64_t ns) { sums_[static_cast<size_t>(cause)] += ns; }
   void Defer(uint64_t ns) { deferred_ns_ += ns; }
+  // Forgets deferred waiting beyond `most_ns`, which had no cause here. Returns how much.
+  uint64_t Forget(uint64_t most_ns) {
+    const uint64_t beyond = deferred_ns_ - std::min(deferred_ns_, most_ns);
+    deferred_ns_ -= beyond;
+    return beyond;
+  }
   // Attributes the deferred waiting. The share of the time without a single worker goes to kWorkers, the rest
   // to the stages in the ratio of their times.
   void Settle(const Work& work) {

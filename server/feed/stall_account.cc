@@ -76,6 +76,12 @@ void StallAccount::Settle(const Membership& membership, const State& state) {
     if (unsettled_ns_ < kSurelyReadingNs) return;
     work.worked_ns = work.elapsed_ns;
   }
+  if (state.loading_ns) {
+    work.elapsed_ns =
+        std::min(*state.loading_ns - std::exchange(settled_loading_ns_, *state.loading_ns), unsettled_ns_);
+    idle_ns_ += stalls_.Forget(work.elapsed_ns);
+    for (Participant* member : membership.members()) member->stalls.Forget(work.elapsed_ns);
+  }
   stalls_.Settle(work);
   const ExponentialDecay span(unsettled_ns_);
   recent_.Add(span, stalls_.sums());
@@ -94,7 +100,8 @@ void StallAccount::AddTo(FeedSnapshot& snapshot) const {
   snapshot.stall_ns = stalls_.sums();
   if (recent_.known()) snapshot.recent = recent_.shares();
   const double running = static_cast<double>(std::max<uint64_t>(1, running_ns_));
-  if (full_ns_ >= starved_ns_) {
+  const uint64_t stalled_ns = starved_ns_ - idle_ns_;
+  if (full_ns_ >= stalled_ns) {
     snapshot.bound_on = "consumer";
     snapshot.bound_share = static_cast<double>(full_ns_) / running;
     return;
@@ -105,7 +112,7 @@ void StallAccount::AddTo(FeedSnapshot& snapshot) const {
   const StallCause workers = snapshot.read_ns > snapshot.decode_ns ? StallCause::kRead : StallCause::kDecode;
   const auto cause = *most > 0 ? static_cast<size_t>(most - stall.begin()) : static_cast<size_t>(workers);
   snapshot.bound_on = kStallCauseNames[cause];
-  snapshot.bound_share = static_cast<double>(starved_ns_) / running;
+  snapshot.bound_share = static_cast<double>(stalled_ns) / running;
 }
 
 }  // namespace pinfeed

@@ -29,7 +29,8 @@ class StallAccount {
     std::optional<StallCause> cause;
     // Totals since the feed began; elapsed_ns is unused.
     StallSums::Work work;
-    bool working = false;  // a worker is loading a piece now
+    std::optional<uint64_t> loading_ns;  // ProducerTimes: only then can trainers wait for it
+    bool working = false;                // a worker is loading a piece now
   };
 
   explicit StallAccount(uint32_t slot_count) : slot_count_(slot_count) {}
@@ -51,10 +52,12 @@ class StallAccount {
   uint64_t running_ns_ = 0;
   uint64_t starved_ns_ = 0;
   uint64_t full_ns_ = 0;
+  uint64_t idle_ns_ = 0;  // part of starved_ns_ in which nothing was there to be loaded
   StallSums stalls_;
   RecentStalls recent_;           // as of the last Settle
   uint64_t unsettled_ns_ = 0;     // since the last Settle
   StallSums::Work settled_ = {};  // the workers' totals at the last Settle
+  uint64_t settled_loading_ns_ = 0;
 };
 
 }  // namespace pinfeed

@@ -111,6 +111,8 @@ struct ProducerTimes {
   uint64_t processes_ns = 0;       // of read_ns, that of processes
   uint64_t staged_bytes = 0;       // copied from where processes filled them
   bool processes_at_work = false;  // a process is filling a batch
+  // In which samples were there to be loaded, for one that waits for them too; nothing: they always are.
+  std::optional<uint64_t> loading_ns = {};
 };
 
 // The samples that the decoded cache had, and those that it had not. Neither falls.

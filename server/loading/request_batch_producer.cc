@@ -96,13 +96,18 @@ class RequestBatchProducer::Task final : public PieceTask {
   Task(RequestBatchProducer& producer, BatcherQueue::Load load)
       : PieceTask(load.piece->request().share(), static_cast<uint32_t>(load.requests.size()), 1),
         producer_(producer),
-        load_(std::move(load)) {}
+        load_(std::move(load)) {
+    producer_.loading_.Begin();
+  }
 
  private:
   Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
     return producer_.LoadSamples(load_, begin, end, scratch);
   }
-  void End(Status status) override { load_.piece->EndLoad(std::move(status)); }
+  void End(Status status) override {
+    producer_.loading_.End();  // before the batch is complete, and who waited for it is asked
+    load_.piece->EndLoad(std::move(status));
+  }
 
   RequestBatchProducer& producer_;
   const BatcherQueue::Load load_;
@@ -123,6 +128,7 @@ RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
 ProducerTimes RequestBatchProducer::times() const {
   ProducerTimes times;
   times.decode_ns = decode_ns_.load(std::memory_order_relaxed);
+  times.loading_ns = loading_.Ns();
   return times;
 }
 

@@ -11,6 +11,7 @@
 #include "common/spec/feed_spec.h"
 #include "server/loading/batch_producer.h"
 #include "server/loading/batcher_queue.h"
+#include "server/loading/loading_time.h"
 #include "server/loading/sample_loader.h"
 #include "server/loading/worker_pool.h"
 
@@ -51,6 +52,7 @@ class RequestBatchProducer final : public BatchProducer {
   const std::unique_ptr<const SampleLoader> loader_;
   WorkerPool& workers_;
   std::atomic<uint64_t> decode_ns_{0};
+  LoadingTime loading_;
   const std::shared_ptr<BatcherQueue> queue_;
 };
 

@@ -216,6 +216,8 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"dataset_samples", kFact, kStatus, OfFeed<&F::dataset_samples>, "Samples in the dataset."},
     {"batch_size", kFact, kStatus, OfFeed<&F::batch_size>, "Samples in a batch."},
     {"shuffled", kFact, kStatus, OfFeed<&F::shuffled>, "Whether the order is random."},
+    {"group_size", kFact, kStatus, OfFeed<&F::group_size>,
+     "Members that a group waits for before its first batch; 0: the feed is not shared."},
     {"sharing", kFact, kLabel,
      [](const R& r) -> FigureValue { return std::string(SharingName(r.feed.sharing)); },
      "`exclusive`, `broadcast` or `queue`."},

@@ -9,8 +9,8 @@
 #include "common/base/log_context.h"
 #include "common/base/quote.h"
 #include "common/os/start_thread.h"
+#include "common/spec/differing_fields.h"
 #include "common/spec/names.h"
-#include "proto/convert.h"
 
 namespace pinfeed {
 namespace {

@@ -132,10 +132,23 @@ def images_are_those_of_the_host():
     return right and next(iterator, None) is None
 
 
+def gpus_that_are_not_there():
+    """Whether the errors name the call, the GPU and how many there are."""
+    texts = []
+    for call in (lambda: iter(pinfeed.DataLoader(Squares(BATCH), BATCH, num_workers=1, device=99)), lambda: pinfeed.to_device(torch.ones(3), "cuda:99")):
+        try:
+            call()
+        except pinfeed.InvalidArgumentError as error:
+            texts.append(str(error))
+    begins = ('DataLoader: device="cuda:99": there is no GPU 99; this process sees ', "to_device: device='cuda:99': there is no GPU 99; this process sees ")
+    return len(texts) == 2 and all(text.startswith(begin) for text, begin in zip(texts, begins))
+
+
 def main():
     warnings.filterwarnings("ignore", "This DataLoader will create")
     check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
     check("the same with workers that are spawned", after_cuda_was_initialised("spawn") == [True] * 3)
+    check("GPUs that are not there are refused", gpus_that_are_not_there())
     check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
     check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
     check("the slots are page-locked", page_locked())

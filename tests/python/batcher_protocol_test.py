@@ -27,6 +27,7 @@ JOIN, REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13, 14
 INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
+pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 NAME = "raw"
 eventually = functools.partial(hardship.eventually, deadline_s=20)
 

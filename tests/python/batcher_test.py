@@ -7,19 +7,25 @@ import gc
 import io
 import multiprocessing
 import os
+import pathlib
 import queue
+import re
 import signal
+import subprocess
 import threading
 
 import numpy as np
 import PIL.Image
 import pytest
+from withstand.hardship import eventually
 
 import pinfeed
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 SPAWN = multiprocessing.get_context("spawn")
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
+TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 def jpeg(value, size=(40, 30)):
@@ -145,6 +151,18 @@ def test_wrong_inputs_are_refused(serve):
 def test_there_is_no_batcher_of_that_name(address):
     with pytest.raises(pinfeed.NotFoundError, match="nobody"):
         pinfeed.BatcherClient("nobody")
+
+
+@pytest.mark.parametrize("what, make", [("Batcher", lambda: pinfeed.Batcher("model", input=ARRAY, framework="numpy")), ("BatcherClient", lambda: pinfeed.BatcherClient("model"))])
+def test_without_a_common_daemon_the_advice_is_the_batchers(monkeypatch, what, make):
+    monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
+    monkeypatch.delenv("PINFEED_ADDRESS", raising=False)
+    with pytest.raises(pinfeed.UnavailableError) as failed:
+        make()
+    assert str(failed.value) == (
+        f"{what} 'model': no system-wide daemon answers at /nowhere/pinfeed.sock (No such file or directory), and a private daemon serves this process "
+        "only; start pinfeedd and set PINFEED_ADDRESS to its socket in the model's processes and in those of its clients"
+    )
 
 
 def test_an_error_has_room_however_small_the_answers_are(serve):
@@ -282,6 +300,37 @@ def test_arguments_are_refused_before_anything_is_opened(address):
         pinfeed.Batcher("x", input="video", max_batch=0, max_delay=-1, queue_limit=0)
     for field in ("input", "max_batch", "max_delay", "queue_limit"):
         assert field in str(refused.value)
+
+
+def test_a_delay_that_may_be_meant_in_milliseconds_is_told(serve, recwarn):
+    serve("quick", model=False, max_delay=0.999)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"^Batcher 'slow': with max_delay=5, .* wait 5 s\. max_delay is in seconds: 0\.005 is 5 ms$") as warned:
+        serve("slow", model=False, max_delay=5)
+    assert warned[0].filename == __file__
+    with pytest.raises(pinfeed.InvalidArgumentError, match="max_delay: 500 is not at most 60: max_delay is in seconds: 0.005 is 5 ms"):
+        serve("slower", model=False, max_delay=500)
+
+
+def test_one_exception_answers_all_requests(serve):
+    batcher = serve("fails", model=False, max_batch=2, max_delay=60)
+    with pinfeed.BatcherClient("fails") as client:
+        futures = [client.submit(array(value)) for value in range(2)]
+        assert take(batcher).answer(MemoryError("no room for two")) == 2
+        for future in futures:
+            with pytest.raises(pinfeed.Error, match="MemoryError: no room for two"):
+                future.result(TIMEOUT)
+
+
+@pytest.mark.parametrize("outputs", [b"1", "1", memoryview(b"1"), {0: b"1"}, {b"1"}, np.float32(1), iter([b"1"]), None, ValueError])
+def test_what_has_no_output_for_each_request_is_refused_and_the_batch_can_still_be_answered(serve, outputs):
+    batcher = serve("outputs", model=False, max_batch=1)
+    with pinfeed.BatcherClient("outputs") as client:
+        future = client.submit(array(1))
+        batch = take(batcher)
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"is no sequence with an output for each of the 1 requests: give a list"):
+            batch.answer(outputs)
+        assert (batch.answer([b"1"]), future.result(TIMEOUT)) == (1, b"1")
 
 
 def test_a_full_queue_refuses(serve):
@@ -446,6 +495,26 @@ def test_status_counts_requests(serve, address):
     assert (int(feed["requests"]), int(feed["requests_ended"])) == (10, 10)
     latency = feed["request_latency_seconds"]
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_the_status_of_an_idle_batcher_says_that_it_waits_for_requests(serve, address):
+    serve("idle")
+
+    def lines():
+        done = subprocess.run([TOOL, "--address", address, "status"], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        assert "would wait less" not in done.stdout, done.stdout
+        return re.findall(r"^\d+ +idle .*", done.stdout, re.MULTILINE)
+
+    def feed():
+        return next(feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == "idle")
+
+    eventually("the batcher has waited for a while", lambda: feed()["starved_seconds"] > 0.5)
+    (line,) = lines()
+    assert line.endswith("requests: the batcher waits for them"), line
+    assert sum(feed()["stall_seconds"].values()) == 0 and feed()["bound_share"] == 0  # so no alert fires either
+    with pinfeed.BatcherClient("idle") as client:
+        client.submit(array(1)).result(TIMEOUT)
+    assert sum(feed()["stall_seconds"].values()) < 0.5 < feed()["starved_seconds"]
 
 
 def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):

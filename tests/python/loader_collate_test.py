@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import pinfeed  # noqa: E402
 from pinfeed._batch_memory import BatchWriter, read_batch  # noqa: E402
 from pinfeed._checks import Checks  # noqa: E402
 from pinfeed._collate import default_collate  # noqa: E402
@@ -485,6 +486,29 @@ def test_an_image_of_pillow_is_refused_with_advice():
     image = pytest.importorskip("PIL.Image").new("RGB", (2, 2))
     error = refused([{"image": (image, 1)}] * 2)
     assert type(error) is TypeError and "PIL.Image.Image at sample['image'][0]" in str(error) and "pil_to_tensor" in str(error)
+    assert "pinfeed.EncodedImage(path)" in str(error) and "collate_fn" in str(error)
+
+
+def test_what_torchs_function_refuses_in_the_calling_thread_is_told_as_by_a_worker():
+    image = pytest.importorskip("PIL.Image").new("RGB", (2, 2))
+    different = [{"a": torch.ones(2)}, {"a": torch.ones(3)}]
+    for samples, kind, words in (
+        ([{"image": image}] * 2, TypeError, r"PIL.Image.Image at sample\['image'\].*pinfeed.EncodedImage"),
+        (different, RuntimeError, r"the tensors at sample\['a'\] have different shapes.*ragged="),
+    ):
+        with pytest.raises(kind, match=words) as told:
+            next(iter(pinfeed.DataLoader(samples, 2)))
+        with pytest.raises(kind) as theirs:
+            torch_collate(samples)
+        assert str(told.value.__cause__) == str(theirs.value)
+    with pytest.raises(KeyError, match="'a'"):  # another type here
+        next(iter(pinfeed.DataLoader([{"a": 1}, {"b": 1}], 2)))
+    with pytest.raises(RuntimeError, match="^own$"):
+        next(iter(pinfeed.DataLoader(different, 2, collate_fn=own_error)))
+
+
+def own_error(samples):
+    raise RuntimeError("own")
 
 
 def test_a_tensor_on_another_device_is_refused():

@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
 import random
@@ -17,6 +18,7 @@ from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms  # noqa: E402
 
 import pinfeed  # noqa: E402
+from pinfeed import _lanes  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -244,6 +246,49 @@ def test_a_worker_killed_between_two_epochs_costs_no_random_number(count):
     expected = epochs(None)
     assert all_same(epochs(0), expected)
     assert all_same(epochs(1), expected)
+
+
+@pytest.mark.parametrize("left", [[5], [1], [0], [5, 0, 0], [12, 3], [2, None, 1], [None, 4]], ids=str)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_worker_killed_after_a_break_costs_no_random_number(left, when):
+    """`left`: how many batches of each epoch are taken before it is left; None: all. `when`: the next one has begun or not."""
+
+    def epochs(killed):
+        loader = pinfeed.DataLoader(Numbers(40, randoms), 2, shuffle=True, num_workers=3, generator=seeded(), persistent_workers=True)
+        batches = []
+        for count in left:
+            iterator = iter(loader)
+            batches += [list(batch) for batch in itertools.islice(iterator, count)]
+            iterator.close()
+        following = iter(loader) if when == "after" else None
+        if killed is not None:
+            process = loader._pool.processes[killed]
+            process.kill()
+            process.join()
+        return batches + [list(batch) for batch in (iter(loader) if following is None else following)] + [list(batch) for batch in loader]
+
+    expected = epochs(None)
+    for killed in range(3):
+        assert all_same(epochs(killed), expected), killed
+
+
+def test_epochs_that_are_left_again_and_again_keep_a_bounded_number_of_logs(monkeypatch):
+    monkeypatch.setattr(_lanes, "_MOST_BEFORE", 3)
+
+    def killed_after(count):
+        loader = pinfeed.DataLoader(Numbers(40, randoms), 2, num_workers=2, generator=seeded(), persistent_workers=True)
+        assert len(list(itertools.islice(loader, 5))) == 5
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(count):
+            iter(loader)
+        assert len(os.listdir("/proc/self/fd")) <= before + 4
+        iterator = iter(loader)
+        loader._pool.processes[1].kill()
+        return len(list(iterator))
+
+    assert killed_after(2) == 20
+    with pytest.raises(RuntimeError, match="and its place in the data is lost with it. The 3 epochs before were left before it had given a batch"):
+        killed_after(3)
 
 
 @pytest.mark.parametrize("stream", ["dataset", "iterator"])

@@ -6,7 +6,10 @@ import gc
 import json
 import multiprocessing
 import os
+import pathlib
+import re
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -56,6 +59,9 @@ class Counted:
     def close(self):
         os.close(self.reader)
         os.close(self.writer)
+
+
+TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 def seeded(seed=3):
@@ -117,6 +123,24 @@ def test_the_status_tells_of_copies_to_shared_slots(daemon):
 
     # One worker may have made all of these while the other started.
     eventually(shown, lambda: shown() == (True, 2, 2))
+    for iterator in iterators:
+        iterator.close()
+
+
+def test_the_status_tells_how_many_members_are_there(daemon):
+    iterators = [iter(loader(Numbers(20), group="counted", address=daemon.address)) for _ in range(2)]
+    first = threading.Thread(target=next, args=(iterators[0],))
+    first.start()
+
+    def shown():
+        done = subprocess.run([TOOL, "--address", daemon.address, "status"], capture_output=True, text=True, timeout=60, check=False)
+        return "its group: 1 of 2 members are there" in done.stdout
+
+    eventually("the status tells of one member", shown)
+    (feed,) = [each for each in pinfeed.status(daemon.address)["feeds"] if each["state"] == "waiting"]
+    assert feed["group_size"] == 2
+    next(iterators[1])
+    first.join()
     for iterator in iterators:
         iterator.close()
 
@@ -198,19 +222,23 @@ def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other, argument, values, advice",
     [
-        {"dataset": Numbers(41)},
-        {"dataset": Counted(40)},
-        {"dataset": Numbers(40, float)},
-        {"fingerprint": "another"},
-        {"generator": 4},
-        {"batch_size": 3},
-        {"num_workers": 2},
+        ({"dataset": Numbers(41)}, "len(dataset)", ("40", "41"), "dataset"),
+        ({"dataset": Counted(40)}, "the dataset's class", ("loader_datasets.Numbers", "loader_share_test.Counted"), "dataset"),
+        ({"dataset": Numbers(40, float)}, "the structure of a batch (batch_size, collate_fn)", ("Tensor:torch.int64[2]", "Tensor:torch.float64[2]"), "dataset, batch_size"),
+        ({"fingerprint": "another"}, "fingerprint", ("none", "another"), "fingerprint"),
+        ({"fingerprint": "another; one"}, "fingerprint", ("none", "#"), "fingerprint"),  # a digest
+        ({"generator": 4}, "the epoch's seed (generator)", None, "manual_seed(n) with the same n"),
+        ({"batch_size": 3}, "the structure of a batch (batch_size, collate_fn)", ("Tensor:torch.int64[2]", "Tensor:torch.int64[3]"), "dataset, batch_size"),
+        ({"num_workers": 2}, "num_workers or prefetch_factor (slots of the feed)", ("6", "10"), "num_workers and prefetch_factor"),
+        ({"group_size": 3}, "group_size", ("2", "3"), "group_size"),
+        ({"max_batch_bytes": 12345}, "the bytes of a batch's place (max_batch_bytes)", (None, "12345"), "max_batch_bytes"),
+        ({"retry_after": 2.5}, "retry_after, in ms", ("0", "2500"), "retry_after"),
     ],
-    ids=["length", "class", "structure", "fingerprint", "seed", "batch_size", "num_workers"],
+    ids=["length", "class", "structure", "fingerprint", "long fingerprint", "seed", "batch_size", "num_workers", "group_size", "max_batch_bytes", "retry_after"],
 )
-def test_a_member_that_differs_is_refused(other):
+def test_a_member_that_differs_is_refused_with_the_argument_and_both_values(other, argument, values, advice):
     arguments = [{"dataset": Numbers(40), "generator": 3, "shuffle": True}, {"dataset": Numbers(40), "generator": 3, "shuffle": True, **other}]
     iterators = [iter(loader(**{**each, "generator": seeded(each["generator"])})) for each in arguments]
 
@@ -226,7 +254,15 @@ def test_a_member_that_differs_is_refused(other):
     results = at_once(lambda: begin(0), lambda: begin(1))
     (refusal,) = [each for each in results if isinstance(each, pinfeed.Error)]
     assert refusal.code == pinfeed.Code.FAILED_PRECONDITION
-    assert "was opened with another spec; it differs in " in str(refusal) and "The loaders of group 'g' must have" in str(refusal)
+    said = str(refusal)
+    assert said.startswith("DataLoader: this loader differs from the one that opened group 'g' in ") and advice in said.partition(". To share batches, ")[2], said
+    found = re.search(re.escape(argument) + r": (\S+) there, (\S+) here", said)
+    assert found, said
+    if values is not None:
+        orders = found.groups(), found.groups()[::-1]  # either member may have opened the group
+        assert any(all(want is None or one.startswith(want) for want, one in zip(values, order)) for order in orders), said
+    if {"num_workers", "group_size", "retry_after"} & set(other):
+        assert said.count(" there, ") == 1, said  # what follows from it is not told
     assert any(isinstance(each, KeyError) for each in results)
     for iterator in iterators:
         iterator.close()
@@ -248,7 +284,7 @@ class Shuffled:
 def test_different_orders_are_noticed_before_a_batch_is_wrong():
     loaders = [loader(Numbers(40), sampler=Shuffled(40, seed), generator=seeded()) for seed in (1, 2)]
     results = all_of(loaders)
-    assert any(isinstance(each, pinfeed.Error) and "has other indices in another loader of group 'g'" in str(each) for each in results)
+    assert any(isinstance(each, pinfeed.Error) and "has other indices in another loader of group 'g': give all of them the same shuffle, sampler" in str(each) for each in results)
     for seed, result in zip((1, 2), results):  # one that saw no batch of the other goes on alone
         if isinstance(result, list):
             assert [index for batch in result for index in batch.tolist()] == Shuffled(40, seed).order

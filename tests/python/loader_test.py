@@ -3,8 +3,10 @@
 
 import gc
 import os
+import pathlib
 import pickle
 import random
+import re
 import warnings
 
 import numpy
@@ -137,6 +139,14 @@ def test_an_iterable_dataset_has_no_order(name, value):
         pinfeed.DataLoader(Stream(3), **{name: value})
 
 
+@pytest.mark.parametrize("path", ["/data/pets", b"/data/pets", pathlib.Path("/data/pets"), ""])
+def test_a_path_in_place_of_a_dataset_is_refused_with_advice(path):
+    with pytest.raises(pinfeed.InvalidArgumentError) as refused:
+        pinfeed.DataLoader(path)
+    said = str(refused.value)
+    assert said.startswith(f"dataset: {path!r} is a path: pinfeed.open(path, batch_size=...)") and "a Dataset class" in said
+
+
 def test_datapipes_are_refused_with_advice():
     for pipe in (torch.utils.data.datapipes.iter.IterableWrapper(range(4)), torch.utils.data.datapipes.map.SequenceWrapper(range(4))):
         with pytest.raises(ValueError, match="DataPipe.*use that class, or give"):
@@ -181,6 +191,30 @@ def test_too_many_workers_are_told():
 
 
 # ---- page-locked memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_gpu_that_cannot_be_used_is_told_before_anything_begins(monkeypatch, workers):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    loader = pinfeed.DataLoader(Numbers(4), shuffle=True, num_workers=workers, device="cuda:1")
+    monkeypatch.setattr("pinfeed._loader.WorkerPool", None)  # none may begin
+    before = torch.get_rng_state()
+    cases = [
+        (None, None, 0, "UnavailableError: DataLoader: device=\"cuda:1\": PyTorch .* is built without CUDA; install a build with it"),
+        ("12.4", False, 0, "UnavailableError: DataLoader: device=\"cuda:1\": PyTorch .* finds no usable GPU .*; nvidia-smi shows whether the driver works"),
+        ("12.4", True, 1, "InvalidArgumentError: DataLoader: device=\"cuda:1\": there is no GPU 1; this process sees 1 "),
+    ]
+    for version, available, count, text in cases:
+        monkeypatch.setattr(torch.version, "cuda", version)
+        if version is not None:
+            monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+            monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        with pytest.raises(pinfeed.Error) as failed:
+            iter(loader)
+        said = f"{type(failed.value).__name__}: {failed.value}"
+        assert re.match(text, said) and said.endswith(". Without device, batches stay in the host's memory"), said
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Pinnable:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import collections.abc
 import threading
 import time
+import warnings
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
-from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, join
-from ._checks import Checks, to_integer
+from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
+from ._checks import Checks, shown, to_integer
 from ._device import ordinal_of
 from ._dlpack import DTYPES
 from ._dtypes import dtype_name
@@ -20,7 +22,9 @@ from ._torch import torch_or_none
 from .feed import Feed
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
+_LONG_DELAY_S, _IN_SECONDS = 1.0, "max_delay is in seconds: 0.005 is 5 ms"
 _MAX_REQUEST_BYTES, _MAX_ANSWER_BYTES = 64 << 20, 16 << 20
+_NO_OUTPUTS = (str, bytes, bytearray, memoryview, collections.abc.Mapping, collections.abc.Set)
 _ERROR_BYTES = 200  # of the text of an error, for which each answer has room
 _Self = TypeVar("_Self", bound="Batcher")
 
@@ -46,10 +50,11 @@ class RequestBatch:
     def __len__(self) -> int:
         return int(self.tensors[0].shape[0])
 
-    def answer(self, outputs: Sequence[Any]) -> int:
+    def answer(self, outputs: Union[Sequence[Any], BaseException]) -> int:
         """Answers the requests, in the batch's order: with bytes, an array or a tensor each, whose bytes the client gets,
         or with an exception, which its future raises as `pinfeed.Error`. An array or a tensor for the batch is a
-        sequence of its rows. Returns how many requests still waited: others were cancelled, or late. Once only.
+        sequence of its rows. One exception answers all requests. Returns how many requests still waited: others were
+        cancelled, or late. Once only.
         """
         return self._batcher._answer(self, outputs)
 
@@ -66,7 +71,7 @@ class Batcher:
     input: "image", an encoded JPEG or PNG, or (dtype, shape) of an array. transforms, layout, device, framework, slots,
       address: as in `open`.
     max_batch, max_delay: a batch closes when it has so many requests, or when its first one has waited so many seconds
-      and a slot is free.
+      and a slot is free. A second or more is possible, with a warning, as milliseconds may have been meant.
     queue_limit: requests that wait for a batch; further ones are refused. max_request_bytes: of an encoded image.
       max_answer_bytes: of an answer.
     redeal: requests whose consumer ended without an answer go to another one, at most twice. Otherwise they fail.
@@ -102,7 +107,7 @@ class Batcher:
         spec["batch_size"] = checks.integer("max_batch", max_batch, 1, _MAX_BATCH)
         delay = checks.seconds("max_delay", max_delay, 0)
         if not checks.faults and delay > _MAX_DELAY_S:
-            checks.refuse("max_delay", max_delay, "at most 60 seconds")
+            checks.refuse("max_delay", max_delay, f"at most 60: {_IN_SECONDS}")
         most = checks.integer("max_answer_bytes", max_answer_bytes, 1, _MAX_ANSWER_BYTES)
         batcher: Spec = {
             "max_delay_us": 0 if checks.faults else round(delay * 1e6),
@@ -121,6 +126,9 @@ class Batcher:
         framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
         checks.address(address)
         checks.raise_faults()
+        if delay >= _LONG_DELAY_S:
+            waits = f"with max_delay={shown(max_delay)}, the requests of a batch that is not full wait {delay:g} s"
+            warnings.warn(f"Batcher {name!r}: {waits}. {_IN_SECONDS}", stacklevel=2)
         framework = _choose_framework(framework, ordinal)
         self._name = name
         self._closed = False
@@ -133,7 +141,7 @@ class Batcher:
                 framework=framework,
                 zero_copy=True if framework == "numpy" and ordinal < 0 else None,  # torch has no read-only tensors
                 address=address,
-                share="queue",
+                common=common("Batcher", name),
                 device=device,
                 ordinal=ordinal,
                 reconnect_timeout=0,
@@ -195,14 +203,10 @@ class Batcher:
             raise make_error(reply.code, reply.text)
         return reply.bytes
 
-    def _answer(self, batch: RequestBatch, outputs: Sequence[Any]) -> int:
+    def _answer(self, batch: RequestBatch, outputs: Union[Sequence[Any], BaseException]) -> int:
         if self._closed:
             raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
-        if len(outputs) != len(batch):
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {len(outputs)} outputs for a batch of {len(batch)} requests")
-        if hasattr(outputs, "detach"):
-            outputs = outputs.detach().cpu()  # at once, not row by row
-        contents = [_bytes_of(output) for output in outputs]
+        contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
         with self._lock:
             memory = self._link.memory
             for row, (content, failed) in enumerate(contents):
@@ -230,6 +234,26 @@ def _array_spec(checks: Checks, given: Any) -> Spec:
     if name not in known:
         checks.refuse("input", dtype, f"a dtype of arrays: {', '.join(known)}")
     return {"dtype": name.upper(), "shape": [str(length) for length in lengths]}
+
+
+def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) -> Sequence[Any]:
+    """Returns an output for each request."""
+    if isinstance(outputs, BaseException):
+        return [outputs] * requests
+    try:
+        if isinstance(outputs, _NO_OUTPUTS):  # whose members have no bytes, or other ones
+            raise TypeError
+        count = len(outputs)
+    except TypeError:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"answer: {type(outputs).__name__} is no sequence with an output for each of the {requests} requests: give a list, or an array or a tensor "
+            "with a row for each; one exception answers them all",
+        ) from None
+    if count != requests:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {count} outputs for a batch of {requests} requests")
+    listed: Sequence[Any] = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
+    return listed
 
 
 def _bytes_of(output: Any) -> "tuple[bytes, bool]":

@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from . import _daemon
-from ._batcher_link import CANCEL, HANGS_S, REQUEST, Frame, Link, join
+from ._batcher_link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
 from ._checks import UINT32_MAX, Checks
 from ._errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
 
@@ -58,7 +58,7 @@ class BatcherClient:
         checks.address(address)
         checks.raise_faults()
         self._name = name
-        chosen = _daemon.address_for(address, _OPEN_TIMEOUT_S, "queue")
+        chosen = _daemon.address_for(address, _OPEN_TIMEOUT_S, common("BatcherClient", name))
         place = join(chosen, {"name": name, "slots": in_flight, "max_request_bytes": max_request_bytes})
         self._stride, self._room = int(place["slot_stride"]), int(place["max_request_bytes"])
         self._answer_offset = int(place["answer_offset"])

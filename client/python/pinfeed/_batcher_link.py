@@ -18,6 +18,7 @@ import struct
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import _abi
+from ._daemon import Common
 from ._errors import Code, Error, UnavailableError, make_error
 
 _MAGIC = 0x3130464C46504650
@@ -37,6 +38,11 @@ class Frame(NamedTuple):
     slot: int
     bytes: int
     text: str
+
+
+def common(kind: str, name: str) -> Common:
+    """What needs a daemon for all processes of a batcher of that name."""
+    return Common(f"{kind} {name!r}", "the model's processes and in those of its clients")
 
 
 def join(address: str, request: Dict[str, Any]) -> Dict[str, Any]:

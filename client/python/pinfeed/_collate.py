@@ -413,7 +413,10 @@ def _different(samples: Sequence[Any], position: int, place: str) -> str:
 def _refused(samples: Sequence[Any], position: int, place: str) -> TypeError:
     name = _type_name(samples[position])
     if name.startswith("PIL."):
-        advice = "convert the image to a tensor in the dataset, as by numpy.asarray or torchvision's pil_to_tensor"
+        advice = (
+            "convert the image to a tensor in the dataset, as by numpy.asarray or torchvision's pil_to_tensor, or return pinfeed.EncodedImage(path), which "
+            "the daemon decodes (transforms=, num_workers > 0)"
+        )
     else:
         advice = "return tensors, arrays, numbers, strings, and mappings, sequences or dataclasses of them"
     return TypeError(f"default_collate: sample {position} of the batch has {name} at {place}, which cannot be stacked: {advice}, or {_ADVICE}")

@@ -15,7 +15,8 @@ import threading
 from typing import Any, Callable, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from . import _abi
-from ._errors import Code, Error, UnavailableError
+from ._errors import Code, Error
+from ._gpu_errors import torch_fault
 from ._torch import torch_or_none
 
 IDLE, BUSY, CAPTURING = range(3)
@@ -28,10 +29,9 @@ class TorchStreams:
 
     def __init__(self, ordinal: int) -> None:
         torch = torch_or_none()
-        if not torch.cuda.is_available():
-            raise UnavailableError(
-                Code.UNAVAILABLE, f"PyTorch {torch.__version__} finds no usable GPU (torch.cuda.is_available() is False): install a build with CUDA"
-            )
+        fault = torch_fault(ordinal)
+        if fault is not None:
+            raise fault
         self._cuda = torch.cuda
         self._empty = torch.empty
         self._ordinal = ordinal

@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import IO, List, Optional
+from typing import IO, List, NamedTuple, Optional
 
 from . import _places
 from ._errors import Code, Error, NotFoundError, UnavailableError
@@ -38,14 +38,26 @@ _LOG_TAIL_BYTES = 4000
 _FOLDER_LIMIT_BYTES = 75
 
 
+class Common(NamedTuple):
+    """What several processes use together, which needs a daemon that serves them all."""
+
+    what: str  # begins the error
+    processes: str
+
+    @classmethod
+    def group(cls, share: Optional[str]) -> "Optional[Common]":
+        """Of a feed with this `share`."""
+        return None if share is None else cls(f"share={share!r}", "every process of the group")
+
+
 def named_address(address: Optional[str]) -> Optional[str]:
     """Returns the socket named by the caller or the environment. None: use the system's daemon or a private one."""
     return address or os.environ.get("PINFEED_ADDRESS")
 
 
-def address_for(address: Optional[str], open_timeout_s: float, share: Optional[str] = None) -> str:
+def address_for(address: Optional[str], open_timeout_s: float, common: Optional[Common] = None) -> str:
     """Returns the socket to use: the one named, else the system's if it answers, else a private daemon's. If the system
-    daemon's folder exists, waits for a daemon that is restarting. `share`: see `private_address`.
+    daemon's folder exists, waits for a daemon that is restarting. `common`: see `private_address`.
     """
     chosen = named_address(address)
     if chosen:
@@ -55,18 +67,18 @@ def address_for(address: Optional[str], open_timeout_s: float, share: Optional[s
     reason = _connect_error(SYSTEM_SOCKET, open_timeout_s, open_timeout_s if waits else 0)
     if reason is None:
         return SYSTEM_SOCKET
-    return private_address(reason, share)
+    return private_address(reason, common)
 
 
-def private_address(reason: str, share: Optional[str] = None) -> str:
+def private_address(reason: str, common: Optional[Common] = None) -> str:
     """Returns a private daemon's socket. `reason` says why the system's daemon cannot be used. Raises UnavailableError
-    for a shared feed, because no other process could join it.
+    for what several processes use, because no other process could join it.
     """
-    if share is not None:
+    if common is not None:
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"share={share!r}: no system-wide daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
-            "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
+            f"{common.what}: no system-wide daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
+            f"start pinfeedd and set PINFEED_ADDRESS to its socket in {common.processes}",
         )
     has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
     return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}", logging.WARNING if has_service else logging.INFO).address

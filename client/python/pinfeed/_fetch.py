@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 import itertools
+import os
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
+from ._checks import shown
 from ._collate import default_collate
 from ._encoded import ADVICE, BatchImages, has_encoded
 from ._errors import Code, InvalidArgumentError
@@ -36,7 +38,13 @@ class Recipe(NamedTuple):
 
 
 def kind_of_dataset(dataset: Any) -> Kind:
-    """Raises InvalidArgumentError for a DataPipe."""
+    """Raises InvalidArgumentError for a path and for a DataPipe."""
+    if isinstance(dataset, (str, bytes, os.PathLike)):  # the samples of a str would be its characters
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"dataset: {shown(dataset)} is a path: pinfeed.open(path, batch_size=...) gives the batches of a folder or a file, which the daemon reads; here, "
+            "give an object of a Dataset class, with __getitem__ and __len__, that reads it",
+        )
     torch = torch_or_none()
     if torch is not None:
         pipes = tuple(kind for kind in (getattr(torch.utils.data, name, None) for name in ("IterDataPipe", "MapDataPipe")) if kind is not None)
@@ -55,6 +63,19 @@ def collate(samples: List[Any], rows: Optional[Rows] = None) -> Any:
     import numpy
 
     return default_collate(samples, numpy.empty, rows)
+
+
+def explain(samples: List[Any], error: Exception) -> None:
+    """Raises an error of the same type that says which value of which sample torch's default could not collate, if it is one that
+    the default here refuses too.
+    """
+    try:
+        collate(samples)
+    except type(error) as ours:
+        if str(ours) != str(error):
+            raise ours from error
+    except Exception:
+        pass  # torch's error it is
 
 
 def convert(sample: Any) -> Any:

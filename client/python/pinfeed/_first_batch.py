@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._connection import logger
+from ._lanes import Lanes
 from ._worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 
 _MAX_WORKERS = 3  # that make it, as the daemon lets at most three fill a slot with a batch
@@ -23,13 +24,13 @@ class FirstBatch:
     passed. All of them are listened to. Borrows the pool, which nobody else uses meanwhile. Threads: one.
     """
 
-    def __init__(self, pool: WorkerPool, retry_after: float, timeout: float, lanes: bool) -> None:
-        """`retry_after`, `timeout`: 0: never. `lanes`: only one worker can make the batch."""
+    def __init__(self, pool: WorkerPool, retry_after: float, timeout: float, lanes: Optional[Lanes]) -> None:
+        """`retry_after`, `timeout`: 0: never. With `lanes`, only one worker can make the batch."""
         self._pool = pool
         self._lanes = lanes
         self._retry_s = retry_after or math.inf
         self._timeout_s = timeout or math.inf
-        self._most = min(_MAX_WORKERS, len(pool.pipes)) if retry_after and not lanes else 1
+        self._most = min(_MAX_WORKERS, len(pool.pipes)) if retry_after and lanes is None else 1
         self._number = -1
         self._asked: List[int] = []
         self._asked_at = 0.0  # the latest of them
@@ -38,7 +39,7 @@ class FirstBatch:
     def begin(self, number: int) -> None:
         """Asks the first worker for a batch."""
         self._asked.clear()
-        self._ask(number if self._lanes else self._answered, number)
+        self._ask(self._answered if self._lanes is None else number, number)
         self._number = number  # not before: a signal handler may raise
 
     def take(self, number: int) -> Optional[Tuple[Any, ...]]:
@@ -73,6 +74,8 @@ class FirstBatch:
                 deaths.append(self._pool.describe_death(worker))
                 if len(deaths) >= MAX_DEATHS:
                     raise worker_deaths(deaths)
+                if self._lanes is not None:
+                    self._lanes.check(worker, deaths[-1], first_batch=True)
                 self._pool.replace(worker)
                 self._send(worker, number)
             if not ready and time.monotonic() >= retry:

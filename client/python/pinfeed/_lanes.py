@@ -8,7 +8,9 @@ worker can continue.
 
 from __future__ import annotations
 
+import os
 import pickle
+import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ._errors import Code, InvalidArgumentError
@@ -16,6 +18,7 @@ from ._fetch import IterableFetcher, Kind, Recipe, load
 from ._loader_state import Epoch
 from ._seeding import global_states, set_global_states
 
+_MOST_BEFORE = 8  # epochs that were left early whose index logs are kept
 LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it
 
 
@@ -84,10 +87,17 @@ class Lane:
 
 
 class Lanes:
-    """What the trainer knows of its workers' lanes. Threads: one takes batches; `can_continue` from any."""
+    """What the trainer knows of its workers' lanes in one epoch. Threads: one takes batches; `path` and `check` from any.
+
+    A worker goes on with its random numbers from epoch to epoch. So the place of one that ends before its first batch of an
+    epoch is behind all batches that it was dealt in the epoch before, which the index log of that epoch tells.
+    """
 
     def __init__(self, options: LaneOptions, dataset: Any, workers: int, before: Optional["Lanes"], epoch: Epoch) -> None:
         """`before`: of the epoch that these workers have had before."""
+        self.seed = epoch.seed
+        self.first = 0  # as the workers were told
+        self.log = -1  # the descriptor of a log that `keep` keeps
         self.position = 0  # the number of the next batch: those of lanes that have ended are counted, too
         self.states: List[LaneState] = [None] * workers
         self._ended: Set[int] = set()
@@ -97,6 +107,12 @@ class Lanes:
         if before is not None and before.complete and options.kind is Kind.MAP:
             self._starts = before._starts
             self.states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(before.states)]
+        self._fresh = before is None
+        self._before: List[Lanes] = []  # earlier epochs of these workers, the oldest first
+        if before is not None:
+            if options.kind is Kind.MAP and None in self.states:
+                self._before = [*before._before, before][-_MOST_BEFORE:]
+            before._before = []  # it is over
         saved = epoch.lanes
         if saved is None and not epoch.first:
             return
@@ -111,16 +127,34 @@ class Lanes:
         self._ended.add((self.position - 1) % len(self.states))
         return len(self._ended) == len(self.states)
 
-    def can_continue(self, worker: int) -> bool:
-        """Whether another process can take the place of a worker."""
-        return self.states[worker] is not None or self._starts
+    def keep(self, first: int, log: int) -> None:
+        """Keeps what the workers were told of the epoch: its first batch, and the descriptor of its index log."""
+        self.first, self.log = first, os.dup(log)
+        weakref.finalize(self, os.close, self.log).atexit = False
 
-    @property
-    def advice(self) -> str:
-        """What to do where none can."""
+    def path(self, worker: int) -> "Optional[List[Lanes]]":
+        """Returns the epochs that a process in the place of a worker has to go through, this one last. None: none can take it."""
+        path: List[Lanes] = []
+        for each in (self, *reversed(self._before)):
+            path.insert(0, each)
+            if each.states[worker] is not None or each._starts:
+                return path
+        return None
+
+    def check(self, worker: int, death: str, first_batch: bool = False) -> None:
+        """Raises RuntimeError if no other process can take the place of a worker, whose `death` is told. `first_batch`: nobody has
+        asked for another batch yet.
+        """
+        if self.path(worker) is not None or (first_batch and self._fresh):
+            return
         if self._options.kind is Kind.MAP:
-            return "The epoch before was left early, so nothing tells its random numbers: use seeding=\"sample\", or persistent_workers=False"
-        return "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+            advice = (
+                f"The {_MOST_BEFORE} epochs before were left before it had given a batch, so nothing tells its random numbers: begin with another "
+                'DataLoader, or use seeding="sample", or persistent_workers=False'
+            )
+        else:
+            advice = "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+        raise RuntimeError(f"{death}, and its place in the data is lost with it. {advice}")
 
     def saved(self, before: Optional[Tuple[LaneState]] = None) -> Dict[str, Any]:
         """Returns what a state of the loader keeps. `before`: of the worker of the latest batch, which does not count then."""

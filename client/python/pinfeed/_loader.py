@@ -18,6 +18,7 @@ from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
+from ._gpu_errors import torch_fault, unusable
 from ._lanes import LaneOptions, Lanes
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
@@ -93,7 +94,7 @@ class DataLoader(Generic[_Batch]):
 
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
-    effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
+    effect. A GPU that cannot be used is an error before a worker starts. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
     batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
     order. address: the daemon's socket, as for `open`.
 
@@ -350,6 +351,9 @@ class DataLoader(Generic[_Batch]):
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
+        fault = torch_fault(self._ordinal) if self._ordinal >= 0 else None
+        if fault is not None:
+            raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
         running = self._running()
         if self.persistent_workers and running is not None:
             running.close()

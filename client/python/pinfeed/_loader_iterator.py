@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from ._device_copies import mover
 from ._errors import Code, InvalidArgumentError
-from ._fetch import IterableFetcher, Kind, load, refuse_encoded
+from ._fetch import IterableFetcher, Kind, explain, load, refuse_encoded
 from ._lanes import workers_differ
 from ._loader_state import Epoch
 from ._pinning import pinner
@@ -119,7 +119,12 @@ class SingleIterator(LoaderIterator):
         indices = next(self._epoch.indices)
         samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
         refuse_encoded(samples, self._recipe.batched)
-        batch = self._loader.collate_fn(samples)
+        try:
+            batch = self._loader.collate_fn(samples)
+        except (RuntimeError, TypeError) as error:
+            if self._recipe.collate_fn is None:
+                explain(samples, error)
+            raise
         self._yielded += 1
         self._check_length()
         return batch

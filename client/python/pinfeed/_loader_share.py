@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Any, List, NamedTuple, Optional
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 
@@ -17,8 +18,34 @@ from ._checks import MAX_NAME_BYTES, UINT32_MAX, Checks, shown
 from ._errors import Code, Error
 from ._torch import torch_or_none
 
-_MAX_CLASS_CHARACTERS = 80
+# Of values that are told as they are; of longer ones, a digest is. Together they have to fit into the daemon's 256 bytes.
+_MAX_CLASS, _MAX_STRUCTURE, _MAX_FINGERPRINT = 56, 48, 24
 _MASK = 2**64 - 1
+_SEPARATOR = "; "
+# What the daemon says of a field that differs; the values only if they are short.
+_DIFFERENCES = "it differs in "
+_DIFFERENCE = re.compile(r"(.+?)(?: \((.*?) there, (.*?) here\))?(?:, |$)")
+
+_SAME = "give all members the same"
+_SAME_ORDER = "give each loader generator=torch.Generator().manual_seed(n) with the same n"
+# By the part of the fingerprint, or by the spec's field: the argument that it comes from, and what to do.
+_REASONS = {
+    "dataset": ("the dataset's class", f"{_SAME} dataset"),
+    "length": ("len(dataset)", f"{_SAME} dataset"),
+    "batch": ("the structure of a batch (batch_size, collate_fn)", f"{_SAME} dataset, batch_size and collate_fn"),
+    "seed": ("the epoch's seed (generator)", _SAME_ORDER),
+    "first": ("the first batch (load_state_dict)", "continue all members from states of the same position"),
+    "fingerprint": ("fingerprint", f"{_SAME} fingerprint"),
+    "bytes of dataset.produced.fields": ("the bytes of a batch's place (max_batch_bytes)", f"{_SAME} max_batch_bytes"),
+    "dataset.produced.task_timeout_ms": ("retry_after, in ms", f"{_SAME} retry_after"),
+    "slots": ("num_workers or prefetch_factor (slots of the feed)", f"{_SAME} num_workers and prefetch_factor"),
+}
+# Fields that differ because of others, which say more.
+_FOLLOWS = {
+    "dataset.produced.name": {"dataset"},
+    "bytes of dataset.produced.fields": {"batch"},
+    "slots": {"group_size", "dataset.produced.task_timeout_ms"},
+}
 
 
 class MembersDiffer(Error):
@@ -43,10 +70,15 @@ class Share(NamedTuple):
         length = "unknown"
         with contextlib.suppress(Exception):  # whatever a length raises
             length = str(len(dataset))
-        return (
-            f"{f'{kind.__module__}.{kind.__qualname__}'[-_MAX_CLASS_CHARACTERS:]} length={length} structure={_digest(structure)} "
-            f"seed={seed & _MASK:016x} first={first} fingerprint={_digest(self.fingerprint)}"
-        )
+        parts = {
+            "dataset": _short(f"{kind.__module__}.{kind.__qualname__}", _MAX_CLASS),
+            "length": length,
+            "batch": _short(structure, _MAX_STRUCTURE),
+            "seed": f"{seed & _MASK:016x}",
+            "first": str(first),
+            "fingerprint": _short(self.fingerprint, _MAX_FINGERPRINT),
+        }
+        return _SEPARATOR.join(f"{name}={value}" for name, value in parts.items())
 
 
 def share_of(checks: Checks, share: Any, group: Any, group_size: Any, fingerprint: Any) -> Optional[Share]:
@@ -69,14 +101,34 @@ def share_of(checks: Checks, share: Any, group: Any, group_size: Any, fingerprin
     return Share(name, size, "" if fingerprint is None else checks.text("fingerprint", fingerprint, 2**16))
 
 
-def refused(share: Share, error: Error, fingerprint: str) -> Error:
-    """Returns the error of a member that does not fit the others."""
+def refused(share: Share, error: Error) -> Error:
+    """Returns the error of a member that the daemon refuses. If it does not fit the others, it names the arguments."""
+    begin, found, differences = str(error).partition(_DIFFERENCES)
+    if not found:
+        return Error(Code.FAILED_PRECONDITION, f"{begin}. The loaders of group {share.group!r} must have the same dataset, order, seeds and arguments")
+    values: Dict[str, Tuple[str, str]] = {}
+    for field, theirs, own in _DIFFERENCE.findall(differences):
+        if field == "dataset.produced.fingerprint":
+            others, parts = _parts(theirs), _parts(own)
+            values.update({name: (others.get(name, ""), parts[name]) for name in parts if parts[name] != others.get(name)})
+        else:
+            values.setdefault(field, (theirs, own))
+    told: List[str] = []
+    advice: Dict[str, None] = {}
+    for name, (theirs, own) in values.items():
+        if not _FOLLOWS.get(name, set()) & set(values):
+            what, todo = _REASONS.get(name, (name, f"{_SAME} {name}"))
+            told.append(what + (f": {theirs or 'none'} there, {own or 'none'} here" if theirs or own else ""))
+            advice[todo] = None
     return Error(
         Code.FAILED_PRECONDITION,
-        f"{error}. The loaders of group {share.group!r} must have the same dataset, order, seeds and arguments, also num_workers. "
-        f"This one: {fingerprint}. If seeds differ, give each loader generator=torch.Generator().manual_seed(n) with the same n; if sizes differ, "
-        "give max_batch_bytes",
+        f"DataLoader: this loader differs from the one that opened group {share.group!r} in {'; '.join(told)}. To share batches, {' and '.join(advice)}",
     )
+
+
+def _parts(fingerprint: str) -> Dict[str, str]:
+    """Returns the parts of a fingerprint, as the daemon quotes it."""
+    return dict(part.split("=", 1) for part in fingerprint.strip("'").split(_SEPARATOR) if "=" in part)
 
 
 def structure_of(batch: Any) -> str:
@@ -102,6 +154,12 @@ def _describe(value: Any, torch: Any, out: List[str]) -> None:
             _describe(item, torch, out)
             out.append(",")
         out.append(")")
+
+
+def _short(text: str, most: int) -> str:
+    """Returns the text if it is short and plain, else a digest of it."""
+    plain = len(text) <= most and text.isascii() and text.isprintable() and not any(each in text for each in ("'", "\\", ";", " there, "))
+    return text if plain else f"#{_digest(text)}"
 
 
 def _digest(text: str) -> str:

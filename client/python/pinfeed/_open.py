@@ -218,8 +218,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     framework = _choose_framework(framework, ordinal)
 
     opened = open_spec(
-        spec, place, cursor, resumed, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address, share=share, device=device,
-        ordinal=ordinal, output=output, name=name, open_timeout=open_timeout, reconnect_timeout=reconnect_timeout,
+        spec, place, cursor, resumed, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address,
+        common=_daemon.Common.group(share), device=device, ordinal=ordinal, output=output, name=name, open_timeout=open_timeout, reconnect_timeout=reconnect_timeout,
     )  # fmt: skip
     feed = Feed(opened)
     try:
@@ -262,7 +262,7 @@ def open_spec(
     zero_copy: Optional[bool] = None,
     timeout: Optional[float] = None,
     address: Optional[str] = None,
-    share: Optional[str] = None,
+    common: Optional[_daemon.Common] = None,
     device: Any = None,
     ordinal: int = -1,
     output: str = "batch",
@@ -272,12 +272,12 @@ def open_spec(
     page_locked_for: int = -1,
 ) -> Opened:
     """Opens a feed of a spec, whose arguments were checked, for a rank. The arguments are those of `open`; `framework`
-    is not "auto". page_locked_for: the GPU that will copy from batches in host memory; -1: none.
+    is not "auto". common: see `private_address`. page_locked_for: the GPU that will copy from batches in host memory; -1: none.
     """
     library = _abi.load()
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
-    options.address = os.fsencode(_daemon.address_for(address, open_timeout, share))
+    options.address = os.fsencode(_daemon.address_for(address, open_timeout, common))
     name = name if name is not None else default_name()
     if name:
         options.client_name = name.encode("utf-8")
@@ -289,7 +289,7 @@ def open_spec(
         spec_of_rank = {**spec, "rank": place.rank, "world_size": place.world_size}
         options.spec_json = json.dumps(spec_of_rank).encode("utf-8")
         options.cursor_json = None if cursor is None else cursor.encode("utf-8")
-        handle = _open_handle(library, options, spec_of_rank, address, share, device)
+        handle = _open_handle(library, options, spec_of_rank, address, common, device)
         used = os.fsdecode(options.address)
         return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
 
@@ -312,7 +312,9 @@ def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
         raise
 
 
-def _open_handle(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:
+def _open_handle(
+    library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, common: Optional[_daemon.Common], device: Any
+) -> ctypes.c_void_p:
     """Calls pf_open, with a private daemon if the system's does not serve this user."""
     handle = ctypes.c_void_p()
     result = library.pf_open(options, handle)
@@ -320,7 +322,7 @@ def _open_handle(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, a
         reason = str(library.error(result))
         if not reason.startswith("options.device"):  # the system's daemon is stopping or refuses this user
             library.drain_log()
-            options.address = os.fsencode(_daemon.private_address(reason, share))
+            options.address = os.fsencode(_daemon.private_address(reason, common))
             result = library.pf_open(options, handle)
     library.drain_log()
     if result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Tuple
 
+from ._daemon import Common
 from ._open import open_spec
 from ._rank import Rank
 from ._spec import Spec
@@ -86,14 +87,14 @@ def open_produced(
         "backend": "HOST",
         **(images or {}),
     }
-    share = None
+    common = None
     if group is not None:
-        share = "broadcast"
+        common = Common.group("broadcast")
         produced["fingerprint"] = group[2]
         spec.update(sharing="BROADCAST", group=group[0], group_size=group[1])
     framework = "numpy" if torch_or_none() is None else "torch"
     place = Rank(0, 1, "arguments" if group is None else "share")
     zero_copy = None if group is None else False
     return ProducedFeed(
-        open_spec(spec, place, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address, share=share, page_locked_for=ordinal)
+        open_spec(spec, place, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address, common=common, page_locked_for=ordinal)
     )

@@ -155,8 +155,8 @@ class Supervisor:
         self._count_progress()
         self.deaths.append(self._pool.describe_death(worker))
         self._deaths_of[worker] += 1
-        if self._lanes is not None and not self._lanes.can_continue(worker):
-            raise RuntimeError(f"{self.deaths[-1]}, and its place in the data is lost with it. {self._lanes.advice}")
+        if self._lanes is not None:
+            self._lanes.check(worker, self.deaths[-1])
         if self._deaths_of[worker] >= MAX_DEATHS:
             raise worker_deaths(self.deaths)
         logger.warning("%s; another one takes its place, and its batch", self.deaths[-1])

@@ -15,11 +15,12 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._block import carve, item_bytes
-from ._checks import Checks
+from ._checks import Checks, shown
 from ._copier import IDLE, Copier, Sending, copier
 from ._device import ordinal_of
 from ._dtypes import dtype_name
 from ._errors import Code, InvalidArgumentError, UnavailableError
+from ._gpu_errors import unusable
 from ._torch import torch_or_none
 from ._tree import Tree
 
@@ -93,7 +94,7 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
         move = _Move(torch, home)
         moved = {key: move.at_home(value) for key, value in walked.tensors.items()}
     else:
-        gpu = copier(ordinal)
+        gpu = _copier(ordinal, f"to_device: device={shown(device)}", 'With device="cpu", tensors stay in the host\'s memory')
         home = gpu.streams.device
         _remember(torch, device, gpu)
         moved = _Move(torch, home).to_gpu(walked.tensors, gpu, non_blocking, pack)
@@ -112,7 +113,8 @@ def pinned_empty(shape: Any, dtype: Any = "float32") -> Any:
     kind = _torch_dtype(torch, dtype_name(dtype))
     if kind is None:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"pinned_empty: dtype={dtype!r}: PyTorch {torch.__version__} has no such dtype")
-    return copier(_ordinal(torch, "cuda")).streams.host_empty(shape, kind)
+    gpu = _copier(_ordinal(torch, "cuda"), "pinned_empty needs a GPU", "torch.empty gives memory that is not page-locked")
+    return gpu.streams.host_empty(shape, kind)
 
 
 class _Known(NamedTuple):
@@ -166,11 +168,19 @@ def _torch(name: str) -> Any:
 
 def _ordinal(torch: Any, device: Any) -> int:
     if device is None:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, 'device: None names no device; "cuda", "cuda:0", a torch.device or the number of a GPU does')
-    checks = Checks()
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, 'to_device: device: None names no device; "cuda", "cuda:0", a torch.device or the number of a GPU does')
+    checks = Checks("to_device: ")
     ordinal = ordinal_of(checks, device)
     checks.raise_faults()
     return ordinal
+
+
+def _copier(ordinal: int, call: str, instead: str) -> Copier:
+    """Returns the copier of a GPU. `call` and `instead` are for the error if there is none: see `unusable`."""
+    try:
+        return copier(ordinal)
+    except (InvalidArgumentError, UnavailableError) as error:
+        raise unusable(call, error, instead) from error
 
 
 @functools.lru_cache(maxsize=None)

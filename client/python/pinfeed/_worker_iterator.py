@@ -102,14 +102,16 @@ class WorkerIterator(LoaderIterator):
         self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
-        self._pool.begin_epoch(epoch.seed, self._number, [None] * loader.num_workers if self._lanes is None else self._lanes.states, self._log)
+        self._pool.begin_epoch(epoch.seed, self._number, self._lanes, self._log)
+        if self._lanes is not None and loader.persistent_workers:
+            self._lanes.keep(self._number, self._log.fileno())
         self._indices = itertools.chain(epoch.indices, [_NO_MORE])
         self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
         self._append(self._ahead - (self._lanes is not None))
         if self._log.end == self._number:
             return
         # Until the feed is opened.
-        self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes is not None)
+        self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes)
         if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
             self._open(loader._capacity)
         else:
@@ -212,8 +214,8 @@ class WorkerIterator(LoaderIterator):
         try:
             feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
         except Error as error:
-            if self._share is not None and group is not None and error.code == Code.FAILED_PRECONDITION:
-                raise refused(self._share, error, group[2]) from error
+            if self._share is not None and error.code == Code.FAILED_PRECONDITION:
+                raise refused(self._share, error) from error
             raise
         supervisor = None
         try:
@@ -302,8 +304,8 @@ class WorkerIterator(LoaderIterator):
         if self._share is not None and state and state != self._log.digest(number):
             raise MembersDiffer(
                 Code.FAILED_PRECONDITION,
-                f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
-                "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
+                f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same shuffle, "
+                "sampler or batch_sampler, and generator=torch.Generator().manual_seed(n) with the same n, or samplers with the same seed",
             )
         if self._loader._encoded is not None and image_error is not None and image_error[0]:
             self._loader._encoded.on_error(number, bytes(image_error.tolist()))

@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from typing import Any, Callable, List, Optional, Tuple
 
 from ._index_log import IndexLog
-from ._lanes import LaneState
+from ._lanes import Lanes, LaneState
 from ._producer import pidfd_open
 from ._worker import Job, process_start_time, worker_main
 
@@ -49,7 +49,7 @@ class WorkerPool:
         self._context = context if context is not None else multiprocessing
         self._job = job
         self._owner = os.getpid()
-        self._epoch: Optional[Tuple[int, int, List[LaneState], IndexLog]] = None
+        self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         self.ends: List[int] = []  # -1: there is no process
@@ -80,7 +80,7 @@ class WorkerPool:
         finally:
             theirs.close()
 
-    def begin_epoch(self, seed: int, first: int, lanes: List[LaneState], log: IndexLog) -> None:
+    def begin_epoch(self, seed: int, first: int, lanes: Optional[Lanes], log: IndexLog) -> None:
         """Gives all workers, also those that start later, the epoch's seed and index log. `lanes` has what is known of
         each worker's lane. The caller keeps it up to date.
         """
@@ -93,9 +93,12 @@ class WorkerPool:
         if self._epoch is None:
             return
         seed, first, lanes, log = self._epoch
+        self._send_one_epoch(number, seed, first, None if lanes is None else lanes.states[number], log.fileno())
+
+    def _send_one_epoch(self, number: int, seed: int, first: int, state: LaneState, log: int) -> None:
         try:
-            self.pipes[number].send(("epoch", seed, first, lanes[number]))
-            reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
+            self.pipes[number].send(("epoch", seed, first, state))
+            reduction.send_handle(self.pipes[number], log, self.processes[number].pid)
         except OSError:
             pass  # it has ended, which its pidfd tells
 
@@ -126,6 +129,9 @@ class WorkerPool:
         self.processes[number].join()
         self._close(number)
         self._start(number)
+        lanes = None if self._epoch is None else self._epoch[2]
+        for before in () if lanes is None else (lanes.path(number) or [])[:-1]:  # the worker makes what is left of each first
+            self._send_one_epoch(number, before.seed, before.first, before.states[number], before.log)
         self._send_epoch(number)
 
     def describe_death(self, number: int) -> str:

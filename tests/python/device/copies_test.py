@@ -311,8 +311,9 @@ def test_what_names_no_gpu_is_refused(streams, device):
 
 
 def test_a_gpu_that_is_not_there_is_refused(streams):
-    with pytest.raises(pinfeed.InvalidArgumentError, match="there is no GPU 7; this process sees 1"):
+    with pytest.raises(pinfeed.InvalidArgumentError) as refused:
         pinfeed.to_device([noise(2)], "cuda:7")
+    assert str(refused.value) == "to_device: device='cuda:7': there is no GPU 7; this process sees 1 (CUDA_VISIBLE_DEVICES may hide some). With device=\"cpu\", tensors stay in the host's memory"
 
 
 def test_on_the_cpu_nothing_is_copied_that_is_there(streams):
@@ -612,6 +613,10 @@ def test_without_a_driver_the_error_says_so():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=False)
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and all("CUDA" in line for line in lines), done.stdout + done.stderr
+    assert lines[0].startswith("to_device: device=0: ") and lines[0].endswith(". With device=\"cpu\", tensors stay in the host's memory"), lines[0]
+    assert lines[1].startswith("pinned_empty needs a GPU: ") and lines[1].endswith(". torch.empty gives memory that is not page-locked"), lines[1]
+    advice = {"libcuda": "; install NVIDIA's driver, or start the container with its GPUs (--gpus all). ", "NO_DEVICE": "; nvidia-smi shows whether the driver works, and CUDA_VISIBLE_DEVICES may hide GPUs. "}
+    assert all(any(reason in line and text in line for reason, text in advice.items()) for line in lines), lines
 
 
 # To the host

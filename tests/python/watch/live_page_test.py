@@ -7,8 +7,10 @@ import os
 import pathlib
 import re
 import signal
+import threading
 
 import numpy
+import pinfeed
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -148,6 +150,27 @@ def test_feeds_of_one_name_are_told_apart(browser, start, data, tmp_path):
     picture(browser, "feeds-of-one-name")
     for trainer in trainers:
         trainer.leave()
+
+
+def test_a_batcher_without_requests_and_a_group_without_members_are_not_slow(browser, start, data):
+    daemon = start("--gpus", "off")
+    batcher = pinfeed.Batcher("model", input=("float32", (3,)), max_batch=32, framework="numpy", address=daemon.address)
+
+    def consume():
+        with pytest.raises(pinfeed.Error, match="closed by another thread"):
+            next(iter(batcher))
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    show(browser, daemon)
+    await_that(browser, lambda: texts(browser, ".feed .verdict") == ["the batcher waits for requests"])
+    assert texts(browser, ".feed > .row .facts")[0].startswith("0 requests in batches of at most 32 · queue")
+    with pinfeed.open(data / "numbers.npy", batch_size=16, framework="numpy", address=daemon.address, share="broadcast", group="g", group_size=3):
+        await_that(browser, lambda: texts(browser, ".feed .verdict") == ["the batcher waits for requests", "1 of 3 members are there"])
+        picture(browser, "batcher-and-group")
+    batcher.close()
+    consumer.join()
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def test_nothing_that_a_client_says_is_run(browser, start, data):

@@ -47,7 +47,43 @@ TEST(BoundOnTest, NobodyIsNamedWhenNobodyWaits) {
 
 TEST(BoundOnTest, StatesThatExplainThemselvesComeFirst) {
   EXPECT_EQ(FeedBoundOn({{"state", "failed"}, {"error", "DATA_LOSS: x"}}), "failed: DATA_LOSS: x");
-  EXPECT_EQ(FeedBoundOn({{"state", "waiting"}}), "its group: members are missing");
+  EXPECT_EQ(FeedBoundOn({{"state", "waiting"}}), "its group: members are missing") << "an older daemon";
+}
+
+TEST(BoundOnTest, AGroupThatWaitsTellsHowManyMembersAreThere) {
+  Json left = Session(7, "c", {});
+  left["state"] = "left";
+  const Json feed = {{"state", "waiting"},
+                     {"group_size", 4},
+                     {"sessions", {Session(5, "a", {}), Session(6, "b", {}), left}}};
+  EXPECT_EQ(FeedBoundOn(feed), "its group: 2 of 4 members are there");
+}
+
+TEST(BoundOnTest, ABatcherWithoutARequestWaitsForOne) {
+  const Json now = {{"decode", 0.02}};
+  const Json session = Session(1, "a", now);
+  Json feed = Feed(now, {session});
+  feed["consumers"] = {{{"pid", 5}}};
+  EXPECT_EQ(FeedBoundOn(feed), "requests: the batcher waits for them");
+  EXPECT_EQ(SessionBoundOn(session, feed), "requests");
+  feed["requests"] = "12";
+  feed["requests_ended"] = "11";
+  EXPECT_EQ(FeedBoundOn(feed), "nothing: nobody waits (2% of the time lately)");
+  EXPECT_EQ(SessionBoundOn(session, feed), "-");
+  feed["requests_ended"] = "12";
+  EXPECT_EQ(FeedBoundOn(feed), "requests: the batcher waits for them");
+  EXPECT_EQ(FeedBoundOn(Feed(now, {session})), "nothing: nobody waits (2% of the time lately)")
+      << "it is no batcher";
+}
+
+TEST(BoundOnTest, ABatchersBatchesAreForAModel) {
+  Json feed = Feed({{"decode", 0.9}}, {Session(1, "a", {{"consumer", 0.8}})});
+  feed["consumers"] = {{{"pid", 5}}};
+  EXPECT_EQ(FeedBoundOn(feed), "decode: the model waits for batches (90% of the time lately)");
+  EXPECT_EQ(FeedRemedy(feed), "smaller images, more processors");
+  EXPECT_EQ(SessionBoundOn(feed["sessions"][0], feed), "model 80%");
+  feed["recent"] = {{"consumer", 0.8}};
+  EXPECT_EQ(FeedBoundOn(feed), "the model: batches wait for it (80% of the time lately)");
 }
 
 TEST(BoundOnTest, TheOneThatHoldsItsGroupUpIsNamed) {

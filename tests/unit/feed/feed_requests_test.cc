@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of a batcher's clients.
+#include <numeric>
+
 #include "tests/unit/feed/feed_requests_fixture.h"
 
 namespace pinfeed {
@@ -64,6 +66,38 @@ TEST_F(FeedRequestsTest, ARequestThatCannotBeLoadedFailsAlone) {
   EXPECT_EQ(client_->CodeOf(1), Code::kDataLoss);
   EXPECT_EQ(Answer(1, {"a", "b", "c"}).value(), 3U);
   EXPECT_EQ(client_->Take(0)->bytes, "c");
+}
+
+// A consumer that waits for requests is not held up; one whose requests wait to be loaded is.
+TEST_F(FeedRequestsTest, OnlyWaitingForWhatIsToBeLoadedIsAStall) {
+  constexpr uint64_t kWhileNs = 5'000'000;
+  Open();
+  consumer_->Wait(*feed_);
+  const auto stalled = [](const StallTimes& stall) {
+    return std::accumulate(stall.begin(), stall.end(), uint64_t{0});
+  };
+  // Until the consumer has waited for a while longer.
+  const auto let_wait = [&] {
+    const uint64_t start = feed_->Snapshot().starved_ns;
+    WaitFor([&] { return feed_->Snapshot().starved_ns >= start + kWhileNs; });
+  };
+  let_wait();
+  const FeedSnapshot idle = feed_->Snapshot();
+  EXPECT_EQ(stalled(idle.stall_ns), 0U);
+  EXPECT_EQ(idle.bound_share, 0.0);
+  EXPECT_EQ(stalled(feed_->SnapshotOf(consumer_->participant()).stall_ns), 0U);
+  client_->Hold(true);
+  Submit(1);
+  WaitForReads(1);
+  let_wait();
+  client_->Hold(false);
+  Close();
+  EXPECT_THAT(TakeBatch(1, 1), ElementsAre(1));
+  const FeedSnapshot loaded = feed_->Snapshot();
+  EXPECT_GE(stalled(loaded.stall_ns), kWhileNs / 2);
+  EXPECT_LE(stalled(loaded.stall_ns), loaded.starved_ns - idle.starved_ns);
+  EXPECT_GE(stalled(feed_->SnapshotOf(consumer_->participant()).stall_ns), kWhileNs / 2);
+  EXPECT_GT(loaded.bound_share, 0.0);
 }
 
 TEST_F(FeedRequestsTest, ABatchWithoutAGoodRequestIsNotToBeComputed) {

@@ -38,6 +38,16 @@ TEST(StallSumsTest, NothingIsLostHoweverItIsSplit) {
   }
 }
 
+TEST(StallSumsTest, WaitingWithoutACauseIsForgotten) {
+  StallSums sums;
+  sums.Defer(1000);
+  EXPECT_EQ(sums.Forget(1000), 0U);
+  EXPECT_EQ(sums.Forget(400), 600U);
+  EXPECT_EQ(sums.Forget(400), 0U);
+  sums.Settle({400, 100, 0, 5});
+  EXPECT_EQ(sums.sums(), (StallTimes{0, 100, 300, 0, 0, 0}));
+}
+
 TEST(DurationCountsTest, BucketsHoldWhatIsAtMostTheirBound) {
   for (size_t bucket = 0; bucket < DurationCounts::kBounds; ++bucket) {
     EXPECT_EQ(DurationCounts::BucketOf(DurationCounts::BoundNs(bucket)), bucket);

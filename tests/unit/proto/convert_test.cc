@@ -4,6 +4,7 @@
 #include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/json_util.h>
 
+#include "common/spec/differing_fields.h"
 #include "tests/unit/proto/read_spec.h"
 
 namespace pinfeed {
@@ -224,16 +225,42 @@ TEST(ConvertTest, TensorPlaceIsCheckedAgainstItsOwnSize) {
   EXPECT_THAT(FromProto(wrong), StatusIs(Code::kInvalidArgument));
 }
 
-TEST(ConvertTest, DifferencesAreNamed) {
-  FeedSpec a;
-  FeedSpec b;
-  b.batch_size = 3;
-  b.transforms = {Resize{1, 1}};
-  b.backend = Backend::kHost;
-  b.valid = true;
-  b.masks = {"m"};
-  b.fields_unchanged = {"d"};
-  EXPECT_EQ(DifferingFields(a, b), "batch_size, transforms, valid, masks, fields_unchanged, backend");
+TEST(ConvertTest, DifferencesAreNamedWithTheirShortValues) {
+  FeedSpec there;
+  FeedSpec here;
+  here.batch_size = 3;
+  here.transforms = {Resize{1, 1}};
+  here.backend = Backend::kHost;
+  here.valid = true;
+  here.masks = {"m"};
+  here.fields_unchanged = {"d"};
+  here.dataset.path = "/d";
+  EXPECT_EQ(
+      DifferingFields(there, here),
+      "dataset.path ('' there, '/d' here), batch_size (0 there, 3 here), transforms, valid (false there, "
+      "true here), masks, fields_unchanged, backend (auto there, host here)");
+}
+
+TEST(ConvertTest, DifferencesWithinADatasetAndABatcherAreNamed) {
+  FeedSpec there;
+  FeedSpec here;
+  there.dataset.produced = ProducedDataset{"A", 5, {{"batch", DType::kUint8, {100}}}, "seed=1", 0, 0};
+  EXPECT_EQ(DifferingFields(there, here), "dataset.produced (true there, false here)");
+  here.dataset.produced = ProducedDataset{"A", 5, {{"batch", DType::kUint8, {200}}}, "seed='2'", 0, 9};
+  EXPECT_EQ(DifferingFields(there, here),
+            "bytes of dataset.produced.fields (100 there, 200 here), dataset.produced.fingerprint ('seed=1' "
+            "there, 'seed=\\'2\\'' here), dataset.produced.task_timeout_ms (0 there, 9 here)");
+  here.dataset.produced = there.dataset.produced;
+  here.dataset.produced->fields[0].name = "other";
+  EXPECT_EQ(DifferingFields(there, here), "dataset.produced.fields");
+  here = there;
+  there.batcher.emplace().max_delay_us = 5000;
+  EXPECT_EQ(DifferingFields(there, here), "batcher (true there, false here)");
+  here.batcher = there.batcher;
+  here.batcher->max_delay_us = 1000;
+  here.batcher->redeal = true;
+  EXPECT_EQ(DifferingFields(there, here),
+            "batcher.max_delay_us (5000 there, 1000 here), batcher.redeal (false there, true here)");
 }
 
 }  // namespace
