@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/cli/text.h"
+#include "common/base/byte_size.h"
 
 namespace pinfeed {
 namespace {
@@ -136,6 +137,16 @@ std::string FeedRemedy(const Json& feed) {
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
   return found == kRemedies.end() ? "" : found->second;
+}
+
+std::string FeedReadAhead(const Json& feed) {
+  const uint64_t samples = UintField(feed, "read_ahead_samples");
+  const bool on = feed.value("read_ahead_on", false);
+  if (samples == 0 && !on) return "";
+  return "feed " + std::to_string(UintField(feed, "id")) + " had the disk read " +
+         Counted(samples, "sample") + " (" + ByteSize(UintField(feed, "read_ahead_bytes")) +
+         ") ahead of its workers; switched on " + Counted(UintField(feed, "read_ahead_starts"), "time") +
+         ", " + (on ? "reading ahead now" : "off now: the page cache has what it reads");
 }
 
 std::string SessionBoundOn(const Json& session, const Json& feed) {

@@ -166,6 +166,7 @@ void PrintFeeds(const Json& status) {
                 Percent(static_cast<double>(hits) / static_cast<double>(looked_up)).c_str());
   }
   for (const Json& feed : rows) {
+    if (const std::string line = FeedReadAhead(feed); !line.empty()) std::puts(line.c_str());
     const std::string decode = TextField(feed, "decode");
     if (decode.empty() || decode == "cpu") continue;
     std::printf("feed %s has its images decoded by the trainers' GPUs: decode %s\n",

@@ -105,6 +105,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   const CacheUse cache = parts_.producer->cache_use();
   snapshot.cache_hits = cache.hits;
   snapshot.cache_misses = cache.misses;
+  snapshot.read_ahead = parts_.producer->read_ahead_use();
   snapshot.staged_bytes = times.staged_bytes;
   if (const std::shared_ptr<ProducerGroup> processes = parts_.producer->processes()) {
     const ProducerGroup::Counts counts = processes->counts();

@@ -50,7 +50,8 @@ struct FeedSnapshot {
   uint64_t batches_dealt_again = 0;             // because a producer ended or took too long
   // Batches that did not fit into their slot; bytes of them that processes have now, and had at most.
   uint64_t one_off_batches = 0, one_off_bytes = 0, one_off_peak_bytes = 0;
-  uint64_t cache_hits = 0, cache_misses = 0;     // images that the decoded cache had, and had not
+  uint64_t cache_hits = 0, cache_misses = 0;  // images that the decoded cache had, and had not
+  ReadAheadUse read_ahead;
   uint64_t staged_bytes = 0;                     // copied from where producers write
   std::optional<BatcherQueue::Counts> requests;  // of a batcher
   // Time that the trainers waited for a batch: the mean of what they report, limited to the elapsed time.

@@ -121,6 +121,15 @@ struct CacheUse {
   uint64_t misses = 0;
 };
 
+// What was read ahead of the workers. The counts never fall.
+struct ReadAheadUse {
+  bool on = false;      // now
+  uint64_t starts = 0;  // how often it was switched on
+  // What the page cache lacked, so that the disk read it.
+  uint64_t samples = 0;
+  uint64_t bytes = 0;
+};
+
 // Purpose: fills the batches of one feed, which owns it. Threads: any. Errors: by PieceRequest.
 class BatchProducer {
  public:
@@ -143,6 +152,7 @@ class BatchProducer {
 
   virtual ProducerTimes times() const = 0;
   virtual CacheUse cache_use() const { return {}; }
+  virtual ReadAheadUse read_ahead_use() const { return {}; }
   // The data behind the samples, as clients and operators see it.
   virtual const DatasetInfo& dataset() const = 0;
   // Names one sample in messages, see Dataset::Describe.

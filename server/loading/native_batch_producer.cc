@@ -264,6 +264,10 @@ CacheUse NativeBatchProducer::cache_use() const {
   return head == nullptr ? CacheUse() : CacheUse{head->hits(), head->misses()};
 }
 
+ReadAheadUse NativeBatchProducer::read_ahead_use() const {
+  return read_ahead_ == nullptr ? ReadAheadUse() : read_ahead_->use();
+}
+
 NativeBatchProducer::Fetched NativeBatchProducer::Fetch(const PieceRequest& request, uint32_t index,
                                                         SampleScratch& scratch) {
   std::optional<WorkSpans> spans;

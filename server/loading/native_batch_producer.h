@@ -34,6 +34,7 @@ class NativeBatchProducer final : public BatchProducer {
   void Cancel() override;
   ProducerTimes times() const override;
   CacheUse cache_use() const override;
+  ReadAheadUse read_ahead_use() const override;
   const DatasetInfo& dataset() const override { return loader_->dataset().info(); }
   std::string Describe(uint64_t sample) const override { return loader_->dataset().Describe(sample); }
   const std::optional<DeferredPixelOps>& deferred_pixel_ops() const override { return loader_->tail(); }

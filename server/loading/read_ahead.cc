@@ -41,6 +41,10 @@ class ReadAhead::Task final : public FillTask {
         tally.samples += run;
         tally.bytes += asked.bytes;
         tally.cached_run = asked.cached ? tally.cached_run + run : 0;
+        if (!asked.cached) {
+          tally.cold_samples += run;
+          tally.cold_bytes += asked.bytes;
+        }
       }
       i += run;
     }
@@ -136,7 +140,8 @@ void ReadAhead::SwitchOn(uint64_t place) {
   {
     const MutexLock lock(mutex_);
     if (stopped_) return;
-    on_ = true;
+    // Several workers may get here at once.
+    if (!on_.exchange(true)) ++use_.starts;
   }
   Continue();
 }
@@ -174,6 +179,8 @@ void ReadAhead::Note(const Tally& tally) {
   const MutexLock lock(mutex_);
   samples_ += tally.samples;
   bytes_ += tally.bytes;
+  use_.samples += tally.cold_samples;
+  use_.bytes += tally.cold_bytes;
   if (tally.cached_run < tally.samples) {
     found_cold_ = true;
     cached_run_ = 0;
@@ -184,6 +191,13 @@ void ReadAhead::Note(const Tally& tally) {
   on_ = false;
   quiet_ = found_cold_ ? kMinQuiet : std::min(2 * quiet_, kMaxQuiet);
   quiet_until_ = begun_.load(std::memory_order_relaxed) + quiet_;
+}
+
+ReadAheadUse ReadAhead::use() const {
+  const MutexLock lock(mutex_);
+  ReadAheadUse use = use_;
+  use.on = on_.load(std::memory_order_relaxed);
+  return use;
 }
 
 void ReadAhead::Stop() {

@@ -12,6 +12,7 @@
 
 #include "common/base/raise_to.h"
 #include "common/base/sync.h"
+#include "server/loading/batch_producer.h"
 #include "server/loading/feed_share.h"
 #include "server/loading/sample_loader.h"
 #include "server/loading/worker_pool.h"
@@ -62,6 +63,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   }
   // No piece is wanted any more.
   void Stop() PF_EXCLUDES(mutex_);
+  ReadAheadUse use() const PF_EXCLUDES(mutex_);
 
  private:
   class Task;
@@ -78,7 +80,9 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   struct Tally {
     uint64_t samples = 0;
     uint64_t bytes = 0;
-    uint64_t cached_run = 0;  // at the end
+    uint64_t cold_samples = 0;  // that the page cache lacked
+    uint64_t cold_bytes = 0;    // of those
+    uint64_t cached_run = 0;    // at the end
   };
 
   void Advance(uint64_t place) { RaiseTo(place, begun_, std::memory_order_relaxed); }
@@ -100,7 +104,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   WorkerPool& readers_;
   std::atomic<bool> on_{false};
   std::atomic<uint64_t> begun_{0};  // the last place at which a worker began
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool stopped_ PF_GUARDED_BY(mutex_) = false;
   std::shared_ptr<FeedShare> share_ PF_GUARDED_BY(mutex_);  // null before the first piece
   std::deque<Range> ranges_ PF_GUARDED_BY(mutex_);          // not loaded yet, without gaps
@@ -113,6 +117,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   uint64_t cached_run_ PF_GUARDED_BY(mutex_) = 0;
   uint64_t samples_ PF_GUARDED_BY(mutex_) = 0;  // asked for so far
   uint64_t bytes_ PF_GUARDED_BY(mutex_) = 0;    // of those
+  ReadAheadUse use_ PF_GUARDED_BY(mutex_);      // but for `on`
 };
 
 }  // namespace pinfeed

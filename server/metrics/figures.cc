@@ -79,6 +79,11 @@ FigureValue RequestLatency(const FeedReport& report) {
                       {"p99", Seconds(latency.QuantileBoundNs(0.99))}}};
 }
 
+template <auto kMember>
+FigureValue OfReadAhead(const FeedReport& report) {
+  return ValueOf(report.feed.read_ahead.*kMember);
+}
+
 // A worker's or a reader's; the others have a GPU or an operation.
 bool HangsAtSample(const HungThread& thread) {
   return thread.gpu.empty() && thread.operation.empty();
@@ -277,6 +282,13 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
      "Samples of a feed whose decoded image was in the cache."},
     {"cache_misses", kCounter, kAll, OfFeed<&F::cache_misses>,
      "Samples of a feed whose decoded image could have been in the cache and was not."},
+    {"read_ahead_on", kGauge, kAll, OfReadAhead<&ReadAheadUse::on>,
+     "1 while a feed reads ahead of its workers, because it found reads of local files slow."},
+    {"read_ahead_starts", kCounter, kAll, OfReadAhead<&ReadAheadUse::starts>,
+     "How often that was switched on."},
+    {"read_ahead_samples", kCounter, kAll, OfReadAhead<&ReadAheadUse::samples>,
+     "Samples of a feed that the disk read ahead of the workers; those in the page cache do not count."},
+    {"read_ahead_bytes", kCounter, kAll, OfReadAhead<&ReadAheadUse::bytes>, "Bytes of those samples."},
     {"staged_bytes", kCounter, kAll, OfFeed<&F::staged_bytes>,
      "Bytes copied to the slots of a shared feed from where its producers write."},
     {"requests", kCounter, kAll, OfRequests<&BatcherQueue::Counts::requests>,

@@ -104,6 +104,25 @@ TEST(BoundOnTest, NobodyIsNamedInAGroupOfEquals) {
   EXPECT_EQ(SessionBoundOn(three, feed), "another of its group 40%");
 }
 
+TEST(BoundOnTest, WhatTheDiskReadAheadIsSaidOnceThereIsSome) {
+  EXPECT_EQ(FeedReadAhead(Json::object()), "");
+  // A false alarm.
+  EXPECT_EQ(FeedReadAhead({{"id", "3"}, {"read_ahead_starts", "1"}}), "");
+  Json feed = {{"id", "3"},
+               {"read_ahead_on", true},
+               {"read_ahead_starts", "1"},
+               {"read_ahead_samples", "1234"},
+               {"read_ahead_bytes", "2097152"}};
+  EXPECT_EQ(FeedReadAhead(feed),
+            "feed 3 had the disk read 1,234 samples (2 MiB) ahead of its workers; switched on 1 time, "
+            "reading ahead now");
+  feed.erase("read_ahead_on");
+  feed["read_ahead_starts"] = "2";
+  EXPECT_EQ(FeedReadAhead(feed),
+            "feed 3 had the disk read 1,234 samples (2 MiB) ahead of its workers; switched on 2 times, "
+            "off now: the page cache has what it reads");
+}
+
 TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   EXPECT_EQ(FeedRemedy(Feed({{"copy", 0.1}, {"workers", 0.2}}, {})),
             "fewer feeds on this host, more processors");

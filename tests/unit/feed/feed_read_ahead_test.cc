@@ -84,8 +84,11 @@ class FeedReadAheadTest : public FeedTest {
       client.Release(*taken, *feed);
     }
     EXPECT_EQ(batch, feed->sampler().batches_per_epoch());
+    read_ahead_ = feed->Snapshot().read_ahead;
     feed->Depart(client.participant(), Ended());
   }
+
+  ReadAheadUse read_ahead_;  // at the end of the epoch
 };
 
 TEST_F(FeedReadAheadTest, ReadsWhatComesNextOnce) {
@@ -93,6 +96,9 @@ TEST_F(FeedReadAheadTest, ReadsWhatComesNextOnce) {
   Run(dataset, 50);
   EndFeeds();
   EXPECT_GT(dataset->asked(), 1000U);
+  EXPECT_EQ(read_ahead_.starts, 1U);
+  EXPECT_GT(read_ahead_.samples, 1000U);
+  EXPECT_EQ(read_ahead_.bytes, 512 * read_ahead_.samples);
   EXPECT_FALSE(dataset->twice());
 }
 

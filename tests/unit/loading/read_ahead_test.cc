@@ -121,6 +121,25 @@ TEST_F(ReadAheadTest, AsksForNothingWhileReadsAreFast) {
   }
   AwaitReader();
   EXPECT_EQ(dataset_->calls(), 0U);
+  EXPECT_EQ(ahead_->use().starts, 0U);
+}
+
+TEST_F(ReadAheadTest, CountsWhatThePageCacheLacked) {
+  Make(std::make_shared<AskedDataset>(23), Order::kShuffle, 1);
+  Add(0, 0);
+  SwitchOn();
+  SwitchOn(1);
+  AwaitReader();
+  EXPECT_TRUE(ahead_->use().on);
+  EXPECT_EQ(ahead_->use().starts, 1U);
+  EXPECT_EQ(ahead_->use().samples, kWindow);
+  EXPECT_EQ(ahead_->use().bytes, kWindow * dataset_->sample_bytes);
+  dataset_->cached = true;
+  ahead_->Begin(22);
+  AwaitReader();
+  EXPECT_EQ(ahead_->use().samples, kWindow);
+  ahead_->Stop();
+  EXPECT_FALSE(ahead_->use().on);
 }
 
 TEST_F(ReadAheadTest, FollowsTheOrderBehindTheWorkersAsFarAsItMay) {
@@ -227,6 +246,7 @@ TEST_F(ReadAheadTest, IsOffWhileThePageCacheHasAllAndOnAgainAfterwards) {
   const size_t lost = dataset_->asked().size();
   read_slowly(21'000);
   EXPECT_GE(dataset_->asked().size(), lost + 1000);
+  EXPECT_GT(ahead_->use().starts, 3U);
 }
 
 TEST_F(ReadAheadTest, AsksForNothingOnceItIsStopped) {
