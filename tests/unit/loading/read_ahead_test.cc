@@ -128,7 +128,7 @@ TEST_F(ReadAheadTest, CountsWhatThePageCacheLacked) {
   Make(std::make_shared<AskedDataset>(23), Order::kShuffle, 1);
   Add(0, 0);
   SwitchOn();
-  SwitchOn(1);
+  ahead_->Took(1, ReadAhead::kSlowReadNs);
   AwaitReader();
   EXPECT_TRUE(ahead_->use().on);
   EXPECT_EQ(ahead_->use().starts, 1U);
