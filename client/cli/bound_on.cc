@@ -82,15 +82,15 @@ const Json* Slowest(const Json& feed) {
   return slow == 1 ? slowest : nullptr;
 }
 
-// How many of the group's members are there; older daemons do not tell its size.
-std::string Members(const Json& feed) {
+// Whom a feed waits for before its first batch. Older daemons do not tell a group's size.
+std::string AwaitedTrainers(const Json& feed) {
   const uint64_t size = UintField(feed, "group_size");
-  if (size == 0) return "members are missing";
+  if (size == 0) return "trainers: some have not attached";
   const Json& sessions = ListField(feed, "sessions");
   const auto there = std::count_if(sessions.begin(), sessions.end(), [](const Json& session) {
     return TextField(session, "state") == "attached";
   });
-  return std::to_string(there) + " of " + std::to_string(size) + " members are there";
+  return "its group: " + std::to_string(there) + " of " + std::to_string(size) + " members are there";
 }
 
 bool IsBatcher(const Json& feed) {
@@ -111,7 +111,7 @@ bool AwaitsRequests(const Json& feed) {
 std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
-  if (state == "waiting") return "its group: " + Members(feed);
+  if (state == "waiting") return AwaitedTrainers(feed);
   const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =

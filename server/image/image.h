@@ -62,7 +62,7 @@ class ImageBuffer {
     const size_t bytes = 3 * static_cast<size_t>(width) * static_cast<size_t>(height) + kRowSlack;
     if (bytes > capacity_) {
       Release();
-      ASSIGN_OR_RETURN(const auto reservation, ReserveForSample(bytes));
+      ASSIGN_OR_RETURN(const auto reservation, HostMemoryLedger::ForThisProcess().ReserveForSample(bytes));
       data_.reset(new (std::nothrow) uint8_t[bytes]);
       if (data_ == nullptr)
         return ResourceExhausted("no memory for an image of " + std::to_string(bytes) + " bytes");

@@ -238,7 +238,8 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   // A file with several scans is read completely before the first row is available. Only the rows after the
   // region are skipped then.
   const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
-  ASSIGN_OR_RETURN(const auto coefficients, ReserveForSample(s.CoefficientBytes()));
+  ASSIGN_OR_RETURN(auto coefficients,
+                   HostMemoryLedger::ForThisProcess().ReserveForSample(s.CoefficientBytes()));
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
   const int32_t right =
@@ -247,6 +248,7 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   auto first_column = static_cast<JDIMENSION>(left);
   auto columns = static_cast<JDIMENSION>(right - left);
   if (!s.Start(&first_column, &columns)) return s.Failure();
+  coefficients.reset();  // all are there
 
   const auto width = static_cast<int32_t>(columns);
   // Truncation must be detected independently of the region.

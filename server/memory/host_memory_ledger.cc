@@ -10,8 +10,25 @@ namespace {
 // Half of it may be used up by the time that a slot is allocated.
 constexpr uint64_t kDaemonHeadroomBytes = uint64_t{16} << 20;
 
-// Samples that take more are few, and one that does is worth a look at what the host has.
-constexpr uint64_t kLittleForSample = uint64_t{32} << 20;
+// Workers keep buffers of as many bytes from sample to sample.
+constexpr uint64_t kLittleForSample = uint64_t{64} << 20;
+
+}  // namespace
+
+struct HostMemoryLedger::Need {
+  const char* whose;
+  const char* advice;
+};
+
+namespace {
+
+constexpr HostMemoryLedger::Need kFeedsNeed = {
+    "feeds still",
+    "use smaller batches or fewer slots, close a feed, or have the operator give the daemon more memory or a "
+    "smaller pool_bytes"};
+constexpr HostMemoryLedger::Need kSamplesNeed = {
+    "samples that are being loaded",
+    "use smaller files, or have the operator give the daemon more memory or fewer workers"};
 
 }  // namespace
 
@@ -20,34 +37,30 @@ HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
   return ledger;
 }
 
-Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes) const {
+Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const {
   // If the available memory cannot be read, for example without free descriptors, the kernel decides.
   const Result<HostMemory> read = read_(bytes + headroom_bytes);
   if (!read.ok() || read->available_bytes >= bytes + headroom_bytes) return OkStatus();
   const HostMemory& memory = *read;
-  return ResourceExhausted(
-      "the host has too little memory: of what " + memory.available_by + " allows, " +
-      ExactByteSize(memory.available_bytes) + " are left, but feeds still need " + ExactByteSize(bytes) +
-      " and " + ByteSize(headroom_bytes) +
-      " are reserved for the daemon itself; use smaller batches or fewer slots, close a feed, or have the "
-      "operator give the daemon more memory or a smaller pool_bytes");
+  return ResourceExhausted("the host has too little memory: of what " + memory.available_by + " allows, " +
+                           ExactByteSize(memory.available_bytes) + " are left, but " + need.whose + " need " +
+                           ExactByteSize(bytes) + " and " + ByteSize(headroom_bytes) +
+                           " are reserved for the daemon itself; " + need.advice);
 }
 
 Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, uint64_t keep_free_bytes) {
   Reservation reservation(this, bytes);  // counted first, so that concurrent requests see each other
-  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes + keep_free_bytes));
+  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes + keep_free_bytes, kFeedsNeed));
   return reservation;
 }
 
-Result<std::optional<HostMemoryLedger::Reservation>> ReserveForSample(uint64_t bytes,
-                                                                      HostMemoryLedger& ledger) {
-  if (bytes <= kLittleForSample) return std::optional<HostMemoryLedger::Reservation>();
-  Result<HostMemoryLedger::Reservation> made = ledger.Reserve(bytes);
-  if (!made.ok()) {
-    return made.status().WithContext("a sample that takes " + ByteSize(bytes) +
-                                     ", beside those of other workers");
-  }
-  return std::optional<HostMemoryLedger::Reservation>(*std::move(made));
+Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {
+  if (bytes <= kLittleForSample) return std::optional<Reservation>();
+  std::optional<Reservation> reservation(Reservation(this, bytes));
+  reserved_ += bytes;
+  if (const Status available = reservation->Begin(bytes, kSamplesNeed); !available.ok())
+    return available.WithContext("a sample that takes " + ByteSize(bytes));
+  return reservation;
 }
 
 HostMemoryLedger::Reservation::~Reservation() {
@@ -56,7 +69,11 @@ HostMemoryLedger::Reservation::~Reservation() {
 }
 
 Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
-  Status available = ledger_->Check(ledger_->allocating_ += bytes, kDaemonHeadroomBytes / 2);
+  return Begin(bytes, kFeedsNeed);
+}
+
+Status HostMemoryLedger::Reservation::Begin(uint64_t bytes, const Need& need) {
+  Status available = ledger_->Check(ledger_->allocating_ += bytes, kDaemonHeadroomBytes / 2, need);
   if (available.ok()) {
     allocating_ += bytes;
   } else {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks whether the host still has the memory that arenas will allocate. In: reservations of arenas, and
-// their allocations, slot by slot. Out: an error instead of a process killed by the kernel, which grants
-// shared memory first and looks for pages only when they are touched or allocated.
+// Tracks whether the host still has the memory that arenas and large samples will allocate. In: reservations
+// of arenas, and their allocations, slot by slot; those of samples. Out: an error instead of a process killed
+// by the kernel, which grants shared memory first and looks for pages only when they are touched or
+// allocated.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@ namespace pinfeed {
 // Invariant: reserved_ is the sum of what the live reservations have not allocated yet.
 class HostMemoryLedger {
  public:
+  struct Need;  // who needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
   explicit HostMemoryLedger(Read read) : read_(std::move(read)) {}
@@ -50,6 +52,7 @@ class HostMemoryLedger {
 
    private:
     friend class HostMemoryLedger;
+    Status Begin(uint64_t bytes, const Need& need);
     Reservation(HostMemoryLedger* ledger, uint64_t bytes) : ledger_(ledger), unallocated_(bytes) {}
     HostMemoryLedger* ledger_;
     std::atomic<uint64_t> unallocated_;
@@ -58,21 +61,19 @@ class HostMemoryLedger {
   // `keep_free_bytes` have to be left besides the daemon's headroom. Precondition: a pool has granted the
   // bytes, so that no sum overflows.
   Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
+  // Memory for one sample, of as many bytes as its file says, which is allocated at once: what feeds have
+  // reserved and not allocated does not count. No pool has granted it. Keep what is returned until all of the
+  // memory was written to. Null for little memory, which is not asked for.
+  Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
 
  private:
-  Status Check(uint64_t bytes, uint64_t headroom_bytes) const;
+  Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const;
 
   const Read read_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
 };
-
-// Memory for one sample, of as many bytes as its file says. The daemon charges it to nobody, and has it for
-// as many samples at a time as there are workers. Keep what is returned until all of the memory was written
-// to. Null for little memory, which is not asked for. kResourceExhausted if the host lacks it.
-Result<std::optional<HostMemoryLedger::Reservation>> ReserveForSample(
-    uint64_t bytes, HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess());
 
 }  // namespace pinfeed

@@ -13,7 +13,7 @@ Status RandomAccessFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out
                     " bytes exceed the limit of " + std::to_string(max_bytes));
   }
   if (size_ > out.capacity()) {
-    const auto reservation = ReserveForSample(size_);
+    const auto reservation = HostMemoryLedger::ForThisProcess().ReserveForSample(size_);
     if (!reservation.ok()) return reservation.status().WithContext("read " + QuotePath(path_));
     out = std::vector<std::byte>(size_);
   }

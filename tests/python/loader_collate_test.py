@@ -567,3 +567,10 @@ for bad in ([1, "a"], [1.0, None], [numpy.ones(2), None], [object()]):
 def test_without_torch_tensors_are_numpy_arrays():
     run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, env=os.environ, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("rows", [{"ragged": ["a"]}, {"pad": {"a": 0}}])
+def test_without_workers_an_error_of_rows_names_the_field_that_is_wrong(rows):
+    samples = [{"a": torch.ones(length), "b": torch.ones(length)} for length in (2, 3)]
+    with pytest.raises(RuntimeError, match=r"sample\['b'\]"):
+        next(iter(pinfeed.DataLoader(samples, 2, **rows)))

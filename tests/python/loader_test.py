@@ -139,12 +139,21 @@ def test_an_iterable_dataset_has_no_order(name, value):
         pinfeed.DataLoader(Stream(3), **{name: value})
 
 
-@pytest.mark.parametrize("path", ["/data/pets", b"/data/pets", pathlib.Path("/data/pets"), ""])
+@pytest.mark.parametrize("path", ["/data/pets", pathlib.Path("/data/pets"), ""])
 def test_a_path_in_place_of_a_dataset_is_refused_with_advice(path):
     with pytest.raises(pinfeed.InvalidArgumentError) as refused:
         pinfeed.DataLoader(path)
     said = str(refused.value)
     assert said.startswith(f"dataset: {path!r} is a path: pinfeed.open(path, batch_size=...)") and "a Dataset class" in said
+
+
+def test_bytes_and_a_dataset_that_has_a_path_are_datasets():
+    class InAFile(Numbers):
+        def __fspath__(self):
+            return "/data/numbers"
+
+    assert values(pinfeed.DataLoader(InAFile(3), 2)) == [[0, 1], [2]]
+    assert values(pinfeed.DataLoader(b"abc", 2)) == [[97, 98], [99]]
 
 
 def test_datapipes_are_refused_with_advice():
@@ -565,7 +574,6 @@ def test_a_state_of_other_arguments_is_refused_and_one_that_does_not_tell_them_i
     for other, text in (
         (pinfeed.DataLoader(Numbers(12), 3), "with batch_size=2, and this loader has batch_size=3"),
         (pinfeed.DataLoader(Numbers(12), 2, shuffle=True), "with shuffle=False, and this loader has shuffle=True"),
-        (pinfeed.DataLoader(Numbers(12), 2, num_workers=1), "random_numbers=\"the calling thread's.*and this loader has .*each sample's own"),
     ):
         with pytest.raises(ValueError, match=text):
             other.load_state_dict(state)
@@ -574,47 +582,79 @@ def test_a_state_of_other_arguments_is_refused_and_one_that_does_not_tell_them_i
     assert values(old) == values(iterator)
 
 
-@pytest.mark.parametrize("sampler", [None, "DistributedSampler", "batch_sampler"])
-def test_a_shuffled_epoch_of_another_length_is_not_continued_and_one_in_order_is(sampler):
-    def loader(samples, shuffle):
-        dataset = Numbers(samples)
-        if sampler == "DistributedSampler":
-            own = torch.utils.data.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=shuffle)
-            return pinfeed.DataLoader(dataset, 2, sampler=own)
-        if sampler == "batch_sampler":
-            own = (torch.utils.data.RandomSampler if shuffle else torch.utils.data.SequentialSampler)(dataset)
-            return pinfeed.DataLoader(dataset, batch_sampler=torch.utils.data.BatchSampler(own, 2, False))
-        return pinfeed.DataLoader(dataset, 2, shuffle=shuffle)
+class Backwards:
+    """Batches in an order of its own."""
 
-    first = loader(12, True)
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter([[index] for index in reversed(range(self.samples))])
+
+    def __len__(self):
+        return self.samples
+
+
+RANDOM, SERIAL, DISTRIBUTED = torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler, torch.utils.data.DistributedSampler
+SHUFFLED = {
+    "shuffle": lambda data: {"shuffle": True},
+    "some of them": lambda data: {"sampler": RANDOM(data, replacement=True, num_samples=8)},
+    "weights": lambda data: {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * len(data), 8)},
+    "ranks": lambda data: {"sampler": DISTRIBUTED(data, num_replicas=2, rank=0, seed=1)},
+    "batches": lambda data: {"batch_size": 1, "batch_sampler": torch.utils.data.BatchSampler(RANDOM(data), 2, False)},
+    "own batches": lambda data: {"batch_size": 1, "batch_sampler": Backwards(len(data))},
+}
+IN_ORDER = {
+    "default": lambda data: {},
+    "batches": lambda data: {"batch_size": 1, "batch_sampler": torch.utils.data.BatchSampler(SERIAL(data), 2, False)},
+    "ranks": lambda data: {"sampler": DISTRIBUTED(data, num_replicas=2, rank=0, shuffle=False)},
+}
+
+
+def loader_of(samples, arguments):
+    data = Numbers(samples)
+    return pinfeed.DataLoader(data, **{"batch_size": 2, **arguments(data)})
+
+
+@pytest.mark.parametrize("order", SHUFFLED)
+def test_a_shuffled_epoch_of_another_length_is_not_continued(order):
+    first = loader_of(11, SHUFFLED[order])
     iterator = advanced(first, 2)
-    with pytest.raises(ValueError, match="with samples=(12|6), and this loader has samples=(14|7): .*some would come twice"):
-        loader(14, True).load_state_dict(first.state_dict())
-    assert len(values(iterator)) > 0
-    loader(14, True).load_state_dict(first.state_dict())  # between two epochs
-    if sampler != "DistributedSampler":  # that one reads its order from what it was given
-        first = loader(12, False)
-        iterator = advanced(first, 2)
-        longer = loader(14, False)
-        longer.load_state_dict(first.state_dict())
-        assert values(longer) == values(iterator) + [[12, 13]]
+    state = first.state_dict()
+    rest = values(iterator)
+    with pytest.raises(ValueError, match=r"with len\(dataset\)=11, and this loader has len\(dataset\)=12: .*some samples come twice and others never"):
+        loader_of(12, SHUFFLED[order]).load_state_dict(state)
+    same = loader_of(11, SHUFFLED[order])
+    same.load_state_dict(state)
+    assert values(same) == rest
+    loader_of(12, SHUFFLED[order]).load_state_dict(first.state_dict())  # between two epochs
 
 
-@pytest.mark.parametrize("before, after, refused", [(2, 1, False), (2, 0, True), (1, "worker", True), ("worker", 1, True), (0, 0, False)])
-def test_a_state_is_continued_with_random_numbers_of_the_same_origin_only(before, after, refused):
+@pytest.mark.parametrize("order", IN_ORDER)
+def test_an_epoch_in_order_goes_on_with_more_samples(order):
+    first = loader_of(12, IN_ORDER[order])
+    iterator = advanced(first, 2)
+    longer = loader_of(16, IN_ORDER[order])
+    longer.load_state_dict(first.state_dict())
+    rest, more = values(iterator), values(longer)
+    assert more[: len(rest)] == rest or order == "ranks"
+    assert len(more) > len(rest)
+
+
+@pytest.mark.parametrize("before, after, told", [(2, 1, None), (2, 0, "> 0, seeding=.sample"), (0, 2, "num_workers=0"), ("worker", 1, "worker"), (0, 0, None)])
+def test_a_state_is_continued_and_random_numbers_of_another_origin_are_told(before, after, told):
     def loader(workers):
         return shuffled(num_workers=2, seeding="worker") if workers == "worker" else shuffled(num_workers=workers)
 
     first = loader(before)
     iterator = advanced(first, 1)
-    state = first.state_dict()
-    if refused:
-        with pytest.raises(ValueError, match="random transforms would draw other numbers"):
-            loader(after).load_state_dict(state)
-    else:
-        other = loader(after)
-        other.load_state_dict(state)
-        assert values(other) == values(iterator)
+    other = loader(after)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.load_state_dict(first.state_dict())
+    assert [bool(re.search(f"with .*{told}.*random transforms draw other numbers", str(each.message))) for each in caught] == [True] * bool(told)
+    assert all(each.filename == __file__ for each in caught)
+    assert values(other) == values(iterator)
 
 
 def test_a_stream_that_became_shorter_than_its_state_is_an_error():

@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
 
 def kind_of_dataset(dataset: Any) -> Kind:
     """Raises InvalidArgumentError for a path and for a DataPipe."""
-    if isinstance(dataset, (str, bytes, os.PathLike)):  # the samples of a str would be its characters
+    if isinstance(dataset, str) or (isinstance(dataset, os.PathLike) and not hasattr(dataset, "__getitem__")):  # the samples of a str would be its characters
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT,
             f"dataset: {shown(dataset)} is a path: pinfeed.open(path, batch_size=...) gives the batches of a folder or a file, which the daemon reads; here, "

@@ -17,11 +17,15 @@ _FIELD = "device: "
 
 
 def torch_fault(ordinal: int) -> Optional[Error]:
-    """Returns why PyTorch cannot use GPU `ordinal`; None if it can. Initialises its CUDA, as any use of a GPU does."""
+    """Returns why PyTorch cannot use GPU `ordinal`; None if it can. Initialises the driver: a process that is forked
+    afterwards cannot use CUDA.
+    """
     torch = torch_or_none()
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
-        return None if ordinal < count else InvalidArgumentError(Code.INVALID_ARGUMENT, f"there is no GPU {ordinal}; this process sees {count} (CUDA_VISIBLE_DEVICES may hide some)")
+        if ordinal < count:
+            return None
+        return InvalidArgumentError(Code.INVALID_ARGUMENT, f"there is no GPU {ordinal}; this process sees {count} (CUDA_VISIBLE_DEVICES may hide some)")
     if not torch.version.cuda:
         return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} is built without CUDA; install a build with it")
     return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} finds no usable GPU (torch.cuda.is_available() is False){_LOOK}")

@@ -6,6 +6,7 @@ In: that class's arguments. Out: what it yields.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import multiprocessing.context
@@ -344,23 +345,36 @@ class DataLoader(Generic[_Batch]):
         return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
-        numbers = None
+        samples = numbers = None
         if self._kind is not Kind.ITERABLE:
-            numbers = "the calling thread's (num_workers=0)" if not self.num_workers else "each sample's own" if self._lane_options is None else "each worker's"
-        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, numbers)
+            with contextlib.suppress(Exception):  # whatever a length raises
+                samples = len(self.dataset)
+            seeding = "sample" if self._lane_options is None else "worker"
+            numbers = f'num_workers > 0, seeding="{seeding}"' if self.num_workers else "num_workers=0"
+        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
-        fault = torch_fault(self._ordinal) if self._ordinal >= 0 else None
-        if fault is not None:
-            raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
+        if self._share is None:
+            self._check_gpu()
         running = self._running()
         if self.persistent_workers and running is not None:
             running.close()
         epoch = self._begin()
         iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
+        if self._share is not None:
+            try:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
+                self._check_gpu()
+            except BaseException:
+                iterator.close()
+                raise
         self._running = weakref.ref(iterator)
         return iterator
+
+    def _check_gpu(self) -> None:
+        fault = torch_fault(self._ordinal) if self._ordinal >= 0 else None
+        if fault is not None:
+            raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
 
     def _begin(self) -> Epoch:
         state, self._loaded = self._loaded, None

@@ -122,7 +122,7 @@ class SingleIterator(LoaderIterator):
         try:
             batch = self._loader.collate_fn(samples)
         except (RuntimeError, TypeError) as error:
-            if self._recipe.collate_fn is None:
+            if self._recipe.collate_fn is None and self._recipe.rows is None:
                 explain(samples, error)
             raise
         self._yielded += 1

@@ -38,6 +38,8 @@ _REASONS = {
     "fingerprint": ("fingerprint", f"{_SAME} fingerprint"),
     "bytes of dataset.produced.fields": ("the bytes of a batch's place (max_batch_bytes)", f"{_SAME} max_batch_bytes"),
     "dataset.produced.task_timeout_ms": ("retry_after, in ms", f"{_SAME} retry_after"),
+    "dataset.produced.fields": ("the kinds of fields (transforms, pad, ragged)", f"{_SAME} dataset, transforms, pad and ragged"),
+    "encoded_images": ("the images that a batch has room for (EncodedImage, max_encoded_bytes)", f"{_SAME} dataset and max_encoded_bytes"),
     "slots": ("num_workers or prefetch_factor (slots of the feed)", f"{_SAME} num_workers and prefetch_factor"),
 }
 # Fields that differ because of others, which say more.
@@ -71,7 +73,7 @@ class Share(NamedTuple):
         with contextlib.suppress(Exception):  # whatever a length raises
             length = str(len(dataset))
         parts = {
-            "dataset": _short(f"{kind.__module__}.{kind.__qualname__}", _MAX_CLASS),
+            "dataset": _short(f"{kind.__module__}.{kind.__qualname__}", _MAX_CLASS, keep=_MAX_CLASS - 18),
             "length": length,
             "batch": _short(structure, _MAX_STRUCTURE),
             "seed": f"{seed & _MASK:016x}",
@@ -156,10 +158,12 @@ def _describe(value: Any, torch: Any, out: List[str]) -> None:
         out.append(")")
 
 
-def _short(text: str, most: int) -> str:
-    """Returns the text if it is short and plain, else a digest of it."""
-    plain = len(text) <= most and text.isascii() and text.isprintable() and not any(each in text for each in ("'", "\\", ";", " there, "))
-    return text if plain else f"#{_digest(text)}"
+def _short(text: str, most: int, keep: int = 0) -> str:
+    """Returns the text if it is short and plain, else a digest of it, behind its last `keep` characters if it is only too long."""
+    plain = text.isascii() and text.isprintable() and not any(each in text for each in ("'", "\\", ";", " there, ", " here)"))
+    if plain and len(text) <= most:
+        return text
+    return f"{text[-keep:] if plain and keep else ''}#{_digest(text)}"
 
 
 def _digest(text: str) -> str:

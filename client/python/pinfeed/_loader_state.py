@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from ._checks import shown, to_integer
@@ -17,12 +18,11 @@ from ._seeding import draw_base_seed, global_states, mix, set_global_states
 VERSION = 1
 _NOTHING = object()
 _OTHER_SAMPLES = "it would skip other samples than those that were yielded"
-# What a state from the middle of an epoch must have in common with the loader that continues it, and what happens otherwise.
-_CONSEQUENCES = {
-    "batch_size": _OTHER_SAMPLES,
-    "shuffle": _OTHER_SAMPLES,
-    "samples": "the order of another number of samples is another one, so some would come twice and others never",
-    "random_numbers": "random transforms would draw other numbers",
+# What a state from the middle of an epoch must have in common with the loader that continues it: what to call it, and what happens otherwise.
+_REFUSED = {
+    "batch_size": ("batch_size", _OTHER_SAMPLES),
+    "shuffle": ("shuffle", _OTHER_SAMPLES),
+    "samples": ("len(dataset)", "a sampler may give another order then, in which some samples come twice and others never"),
 }
 
 
@@ -57,8 +57,18 @@ class Epoch(NamedTuple):
 class Order:
     """What an epoch's order comes from: the samplers and generators of a loader."""
 
-    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any, batch_size: Optional[int] = None, random_numbers: Optional[str] = None) -> None:
-        """`random_numbers`: where those of samples come from. None: unknown, as with an iterable dataset."""
+    def __init__(
+        self,
+        sampler: Any,
+        batch_sampler: Any,
+        generator: Any,
+        batch_size: Optional[int] = None,
+        samples: Optional[int] = None,
+        random_numbers: Optional[str] = None,
+    ) -> None:
+        """`samples`: of the dataset; `random_numbers`: the arguments that say where those of samples come from. None: not known, or without
+        meaning, as with an iterable dataset.
+        """
         self._index_sampler = sampler if batch_sampler is None else batch_sampler
         self._generator = generator
         inner = getattr(batch_sampler, "sampler", None)
@@ -76,8 +86,8 @@ class Order:
         self.arguments = {
             "batch_size": batch_size,
             "shuffle": _shuffles(sampler),
-            # The length may change where samples are in the dataset's order, and where a sampler restores its own state.
-            "samples": None if _shuffles(sampler if inner is None else inner) is False or self._samplers else _length(sampler if inner is None else inner),
+            # In the order of the dataset, the first samples of one that has grown are the same.
+            "samples": None if _in_order(sampler if batch_sampler is None else inner) else samples,
             "random_numbers": random_numbers,
         }
 
@@ -151,27 +161,37 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
             fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
-    # Earlier releases did not keep all of them.
-    for name, value in start.get("arguments", {}).items() if state["running"] else ():
-        mine = order.arguments.get(name)
-        if value != mine and (name == "batch_size" or None not in (value, mine)):
+    if state["running"]:
+        _compare(state["start"].get("arguments", {}), order.arguments)
+    return dict(state)
+
+
+def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
+    """Compares the arguments of a state with a loader's. Earlier releases did not keep all of them."""
+    for name, (called, consequence) in _REFUSED.items():
+        value, own = theirs.get(name), mine[name]
+        if value != own and (None not in (value, own) or (name == "batch_size" and name in theirs)):
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
-                f"the state is from the middle of an epoch with {name}={shown(value)}, and this loader has {name}={shown(mine)}: "
-                f"{_CONSEQUENCES[name]}. Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",
+                f"the state is from the middle of an epoch with {called}={shown(value)}, and this loader has {called}={shown(own)}: {consequence}. "
+                "Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",
             )
-    return dict(state)
+    value, own = theirs.get("random_numbers"), mine["random_numbers"]
+    if value != own and None not in (value, own):
+        warnings.warn(
+            f"the state is from the middle of an epoch with {value}, and this loader has {own}: the samples of the rest are the same, but random "
+            "transforms draw other numbers",
+            stacklevel=4,
+        )
+
+
+def _in_order(sampler: Any) -> bool:
+    """Returns whether a sampler is known to give the samples in the order of the dataset."""
+    return _shuffles(sampler) is False or getattr(sampler, "shuffle", None) is False
 
 
 def _shuffles(sampler: Any) -> Optional[bool]:
     return {"RandomSampler": True, "SequentialSampler": False}.get(type(sampler).__name__)
-
-
-def _length(sampler: Any) -> Optional[int]:
-    try:
-        return len(sampler)
-    except Exception:  # as a sampler of unknown length likes to raise
-        return None
 
 
 def _get_state(generator: Any) -> Any:

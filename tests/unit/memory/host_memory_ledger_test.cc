@@ -71,16 +71,18 @@ TEST_F(HostMemoryLedgerTest, WhatWasBegunEndsWithItsPromise) {
 }
 
 TEST_F(HostMemoryLedgerTest, OnlyALargeSampleAsksForItsMemory) {
-  auto one = ReserveForSample(50 * kMiB, ledger_);
-  ASSERT_OK(one);
-  EXPECT_TRUE(one->has_value());
-  EXPECT_THAT(ReserveForSample(50 * kMiB, ledger_),
+  HostMemoryLedger::Reservation unfilled = ledger_.Reserve(80 * kMiB).value();
+  ASSERT_OK_AND_ASSIGN(const auto one, ledger_.ReserveForSample(65 * kMiB));
+  EXPECT_TRUE(one.has_value()) << "slots that a feed has not filled do not count";
+  EXPECT_EQ(ledger_.reserved_bytes(), 145 * kMiB);
+  EXPECT_THAT(ledger_.ReserveForSample(65 * kMiB),
               StatusIs(Code::kResourceExhausted,
-                       AllOf(HasSubstr("a sample that takes 50 MiB"), HasSubstr("a tighter group"))));
+                       AllOf(HasSubstr("a sample that takes 65 MiB"), HasSubstr("a tighter group"),
+                             HasSubstr("need 130 MiB"), HasSubstr("fewer workers"))));
+  EXPECT_THAT(unfilled.BeginAllocation(40 * kMiB), StatusIs(Code::kResourceExhausted));
   available_ = 0;
-  auto little = ReserveForSample(32 * kMiB, ledger_);
-  ASSERT_OK(little);
-  EXPECT_FALSE(little->has_value());
+  ASSERT_OK_AND_ASSIGN(const auto little, ledger_.ReserveForSample(64 * kMiB));
+  EXPECT_FALSE(little.has_value());
 }
 
 TEST_F(HostMemoryLedgerTest, WhatCannotBeToldIsTheKernelsToRefuse) {
