@@ -73,7 +73,7 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     const uint64_t sample_bytes = layout().tensors[t].sample_bytes;
     std::byte* const from = FillAddress(piece, t) + (begin - piece.begin) * sample_bytes;
     const uint64_t bytes = (end - begin) * sample_bytes;
-    PrepareHugePages(piece.slot, from, bytes);
+    PrepareHugePages(from, bytes, FillAddress(piece, t) + (piece.end - piece.begin) * sample_bytes);
     const Status populated = PopulateForWriting(from, bytes);
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
@@ -95,7 +95,7 @@ Status HostArena::PreparePacked(uint32_t slot) {
   return OkStatus();
 }
 
-void HostArena::PrepareHugePages(uint32_t slot, const std::byte* begin, uint64_t bytes) {
+void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes, const std::byte* end_of_piece) {
   const auto offset = static_cast<uint64_t>(begin - memory_.data());
   const uint64_t first = offset / kHugePageBytes;
   const uint64_t end =
@@ -104,7 +104,7 @@ void HostArena::PrepareHugePages(uint32_t slot, const std::byte* begin, uint64_t
   for (uint64_t page = first; page < end; ++page) wait |= !MakeHugePage(page);
   if (!wait) return;
   // Another thread makes one, for a sample beside these. The next one can be made meanwhile.
-  if ((end + 1) * kHugePageBytes <= (slot + 1) * slot_stride()) MakeHugePage(end);
+  if (memory_.data() + (end + 1) * kHugePageBytes <= end_of_piece) MakeHugePage(end);
   for (uint64_t page = first; page < end; ++page)
     huge_page_states_[page].wait(HugePage::kBeingMade, std::memory_order_acquire);
 }

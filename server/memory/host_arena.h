@@ -78,10 +78,10 @@ class HostArena final : public Arena {
   // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
   Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
-  // Returns once the huge pages that have a part of this range of the slot were allocated, or cannot be. They
+  // Returns once the huge pages that have a part of this range of a piece were allocated, or cannot be. They
   // may reach into neighbouring slots. Without the wait, small pages would be allocated, and copied into the
   // huge one that another thread makes.
-  void PrepareHugePages(uint32_t slot, const std::byte* begin, uint64_t bytes);
+  void PrepareHugePages(const std::byte* begin, uint64_t bytes, const std::byte* end_of_piece);
   // Allocates a huge page, once. False: another thread is at it.
   bool MakeHugePage(uint64_t page);
   // Records that the first `samples` of the slot are allocated.
