@@ -98,7 +98,8 @@ bool DecodedCache::Has(const FileVersion& file, const Head& head) const {
   return found != shard.entries.end() && found->second.file == file;
 }
 
-std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, ImageSize size, const Use& use) {
+std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, ImageSize size, const Use& use,
+                                                    Evict evict) {
   const uint64_t bytes = ImageMemory::BlockBytes(
       3 * static_cast<uint64_t>(size.width) * static_cast<uint64_t>(size.height) + kRowSlack);
   const uint64_t most = std::min(budget_.capacity_bytes(), budget_.max_per_user());
@@ -113,6 +114,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
         return std::make_shared<CachedImage>(*std::move(lease), *std::move(block), size);
       ++tries;
     }
+    if (evict == Evict::kNo) return nullptr;
     const std::map<uid_t, uint64_t> users = budget_.used_by_user();
     const auto has = users.find(use.user);
     const bool over = has != users.end() && has->second + bytes > budget_.max_per_user();
@@ -209,6 +211,7 @@ DecodedCache::Dropped DecodedCache::Drop() {
 DecodedCache::Counts DecodedCache::counts() const {
   Counts counts;
   counts.evictions = evictions_.load(std::memory_order_relaxed);
+  counts.made_ahead = made_ahead_.load(std::memory_order_relaxed);
   for (const Shard& shard : shards_) {
     const MutexLock lock(shard.mutex);
     counts.hits += shard.hits;

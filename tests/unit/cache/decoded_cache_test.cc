@@ -174,6 +174,16 @@ TEST_F(DecodedCacheTest, WhatIsUsedLaterThanAllElseIsNotKept) {
   EXPECT_EQ(cache.counts().evictions, 1U);
 }
 
+TEST_F(DecodedCacheTest, NothingIsEvictedUnlessToldSo) {
+  DecodedCache cache(Options(10));
+  const DecodedCache::Use use{cache.UsesOf("set"), 7, kAlice};
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(Put(cache, i, use, head_));
+  EXPECT_EQ(cache.MakeRoom(File(10), kSize, use, DecodedCache::Evict::kNo), nullptr);
+  EXPECT_EQ(cache.counts().entries, 10U);
+  cache.Drop();
+  EXPECT_NE(cache.MakeRoom(File(10), kSize, use, DecodedCache::Evict::kNo), nullptr);
+}
+
 TEST_F(DecodedCacheTest, OneImageTakesOnlyAPartOfTheCache) {
   DecodedCache cache(Options(64));
   const DecodedCache::Use use{cache.UsesOf("set"), 7, kAlice};
