@@ -27,27 +27,27 @@ class CacheFill::ReadTask final : public FillTask {
     try {
       files_ = fill_->Read(scratch);
     } catch (const std::bad_alloc&) {
-      files_ = {};  // the memory is better used by the feeds
+      files_.clear();  // the memory is better used by the feeds
     }
   }
   void Done() override { fill_->OnRead(std::move(files_)); }
 
  private:
   const std::shared_ptr<CacheFill> fill_;
-  Files files_;
+  std::vector<File> files_;
 };
 
 // Purpose: decodes some images. Owns: a share of the CacheFill.
 class CacheFill::DecodeTask final : public FillTask {
  public:
-  DecodeTask(std::shared_ptr<CacheFill> fill, std::shared_ptr<FeedShare> share, Files files)
-      : FillTask(std::move(share), static_cast<uint32_t>(files.files.size()), 1),
+  DecodeTask(std::shared_ptr<CacheFill> fill, std::shared_ptr<FeedShare> share, std::vector<File> files)
+      : FillTask(std::move(share), static_cast<uint32_t>(files.size()), 1),
         fill_(std::move(fill)),
         files_(std::move(files)) {}
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
     for (uint32_t i = begin; i < end; ++i) {
-      const File file = std::move(files_.files[i]);  // freed as soon as it is decoded
+      const File file = std::move(files_[i]);  // freed as soon as it is decoded
       if (refused_.load(std::memory_order_relaxed) >= kRefusals || !fill_->Ahead(file.place)) continue;
       if (Decode(file, scratch)) {
         kept_.store(true, std::memory_order_relaxed);
@@ -60,14 +60,14 @@ class CacheFill::DecodeTask final : public FillTask {
     }
   }
   void Done() override {
-    const bool too_many = refused_.load() >= std::min<size_t>(kRefusals, files_.files.size());
+    const bool too_many = refused_.load() >= std::min<size_t>(kRefusals, files_.size());
     fill_->OnDecoded(kept_.load(), too_many ? std::optional(first_refused_.load()) : std::nullopt);
   }
 
  private:
   // Whether the cache keeps it.
   bool Decode(const File& file, SampleScratch& scratch) const {
-    const auto evict = file.place < files_.evict_before ? DecodedCache::Evict::kYes : DecodedCache::Evict::kNo;
+    const auto evict = file.place < fill_->evict_before_ ? DecodedCache::Evict::kYes : DecodedCache::Evict::kNo;
     scratch.Begin(file.contents.sample);
     SampleScratch::Buffers& buffers = scratch.buffers();
     bool kept = false;
@@ -81,7 +81,7 @@ class CacheFill::DecodeTask final : public FillTask {
   }
 
   const std::shared_ptr<CacheFill> fill_;
-  Files files_;
+  std::vector<File> files_;
   std::atomic<bool> kept_{false};  // one of them at least
   std::atomic<uint32_t> refused_{0};
   std::atomic<uint64_t> first_refused_{UINT64_MAX};  // place
@@ -112,14 +112,15 @@ void CacheFill::SubmitRead() {
     readers_.Submit(std::make_shared<ReadTask>(shared_from_this(), share_));
 }
 
-CacheFill::Files CacheFill::Read(SampleScratch& scratch) {
+std::vector<CacheFill::File> CacheFill::Read(SampleScratch& scratch) {
   const ImageSource& images = *loader_->images();
   const uint64_t begun = begun_.load(std::memory_order_relaxed);
-  Files read;
-  read.evict_before = begun + 1 + images.cached_head()->entries() / kEvictingPart;
-  uint64_t bytes = 0;
+  window_ = images.cached_head()->entries() / kEvictingPart;
+  evict_before_ = begun + 1 + window_;
   next_ = std::max(next_, begun + 1);
-  while (read.files.size() < files_ && bytes < kMaxBytes && cached_run_ < kCachedRun &&
+  std::vector<File> files;
+  uint64_t bytes = 0;
+  while (files.size() < files_ && bytes < kMaxBytes && cached_run_ < kCachedRun &&
          !stopped_.load(std::memory_order_relaxed)) {
     const std::optional<OrderPlaces::Sample> sample = places_.From(next_);
     if (!sample || sample->place > begun + places_.epoch()) break;
@@ -130,13 +131,13 @@ CacheFill::Files CacheFill::Read(SampleScratch& scratch) {
     if (!contents) continue;
     cached_run_ = 0;
     bytes += contents->encoded.size();
-    read.files.push_back({sample->place, *std::move(contents)});
+    files.push_back({sample->place, *std::move(contents)});
   }
-  return read;
+  return files;
 }
 
-void CacheFill::OnRead(Files files) {
-  if (files.files.empty()) return Rest();
+void CacheFill::OnRead(std::vector<File> files) {
+  if (files.empty()) return RestLonger();
   const MutexLock lock(mutex_);
   if (!stopped_.load(std::memory_order_relaxed))
     workers_.SubmitIdle(std::make_shared<DecodeTask>(shared_from_this(), share_, std::move(files)));
@@ -147,16 +148,22 @@ void CacheFill::OnDecoded(bool kept_any, std::optional<uint64_t> refused) {
   if (kept_any) rest_ = kMinRest;
   if (!refused) return SubmitRead();
   next_ = *refused;
-  Rest();
+  if (next_ < evict_before_) return RestLonger();
+  // Until half of the window may be filled again.
+  const uint64_t half = begun_.load(std::memory_order_relaxed) + window_ / 2;
+  Rest(std::clamp(next_ - std::min(next_, half), kMinRest, kMaxRest));
 }
 
-void CacheFill::Rest() {
-  const uint64_t rest = rest_;
+void CacheFill::RestLonger() {
+  const uint64_t samples = rest_;
   rest_ = std::min(2 * rest_, kMaxRest);
+  Rest(samples);
+}
+
+void CacheFill::Rest(uint64_t samples) {
   files_ = kRefusals;
   cached_run_ = kCachedRun - kLooks;
-  // From here on, another thread may be at work.
-  resume_at_.store(begun_.load(std::memory_order_relaxed) + rest, std::memory_order_release);
+  resume_at_.store(begun_.load(std::memory_order_relaxed) + samples, std::memory_order_release);
 }
 
 void CacheFill::Stop() {

@@ -33,7 +33,7 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   static constexpr uint64_t kMaxBytes = uint64_t{4} << 20;
   static constexpr uint64_t kMaxFileBytes = uint64_t{16} << 20;  // larger ones are left to the feed
   // So many images of one task that the cache refuses, or in a row that it has already, end the filling for a
-  // while: the samples that the feed loads meanwhile, more each time that the filling finds nothing to do.
+  // while, which is counted in samples that the feed loads meanwhile.
   static constexpr uint32_t kRefusals = 4;
   static constexpr uint64_t kCachedRun = 256;
   static constexpr uint64_t kMinRest = 64;
@@ -65,19 +65,18 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
     uint64_t place = 0;
     CacheableFile contents;
   };
-  struct Files {
-    std::vector<File> files;
-    uint64_t evict_before = 0;  // the place before which images may take the place of others
-  };
 
   void Resume(const FeedShare& feed) PF_EXCLUDES(mutex_);
   void SubmitRead() PF_EXCLUDES(mutex_);
   // From next_ on. None: there is nothing to do now. Throws std::bad_alloc.
-  Files Read(SampleScratch& scratch);
-  void OnRead(Files files) PF_EXCLUDES(mutex_);
+  std::vector<File> Read(SampleScratch& scratch);
+  void OnRead(std::vector<File> files) PF_EXCLUDES(mutex_);
   // `refused`: the place of the first image that was refused, if they were too many.
   void OnDecoded(bool kept_any, std::optional<uint64_t> refused) PF_EXCLUDES(mutex_);
-  void Rest();
+  // Until the feed has loaded so many samples. Nothing of the task that is under way may be used afterwards.
+  void Rest(uint64_t samples);
+  // The longer, the more often there was nothing to do.
+  void RestLonger();
   // Whether a worker has not come to it yet, and is still to do so.
   bool Ahead(uint64_t place) const {
     return place > begun_.load(std::memory_order_relaxed) && !stopped_.load(std::memory_order_relaxed);
@@ -94,6 +93,8 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   std::shared_ptr<FeedShare> share_ PF_GUARDED_BY(mutex_);  // null before the first sample
   // Of the one task that is under way:
   uint64_t next_ = 0;  // the place to look at
+  uint64_t window_ = 0;        // samples from the feed's place on whose images may take the place of others
+  uint64_t evict_before_ = 0;  // its end
   uint64_t rest_ = kMinRest;
   uint64_t cached_run_ = 0;     // samples in a row of which there was nothing to decode
   uint32_t files_ = kRefusals;  // to be read at once; few until the cache has kept one
