@@ -167,9 +167,9 @@ TEST_F(CacheFillTest, IdleWorkersFillTheCacheInTheOrderOfUse) {
   Begin(9);
   AwaitRest();
   const DecodedCache::Counts counts = cache_->counts();
-  // All but what the feed has come to. A few of those come again within the next 200.
-  EXPECT_GE(counts.made_ahead, 190U);
-  EXPECT_EQ(counts.made_ahead, counts.entries);
+  // All but what the feed has come to. A few samples come again within the next 200.
+  EXPECT_GE(counts.entries, 190U);
+  EXPECT_GE(counts.made_ahead, counts.entries);
   EXPECT_EQ(counts.misses, 0U) << "nobody has looked for them";
   EXPECT_EQ(cache_->budget().used_by_user().at(kUser), counts.entries * kImageBytes);
   std::vector<uint64_t> opened = dataset_->opened();
@@ -230,7 +230,8 @@ TEST_F(CacheFillTest, AFullCacheEndsIt) {
   EXPECT_EQ(full.entries, kRoom);
   EXPECT_EQ(full.made_ahead, kRoom);
   EXPECT_EQ(full.evictions, 0U);
-  for (const uint64_t id : Ids(1, kRoom)) EXPECT_TRUE(InCache(id));
+  // All of the first tasks. Of the last one, those that the threads come to first.
+  for (const uint64_t id : Ids(1, CacheFill::kRefusals + CacheFill::kMaxFiles)) EXPECT_TRUE(InCache(id));
   const size_t opened = dataset_->opened().size();
   EXPECT_LE(opened, 2 * kRoom + CacheFill::kMaxFiles);
   for (uint64_t place = 1; place < CacheFill::kMinRest; ++place) Begin(place);
@@ -270,7 +271,7 @@ TEST_F(CacheFillTest, ACacheWithAllOfTheEpochIsLeftAlone) {
   EXPECT_GE(cache_->counts().made_ahead, 999U);
   for (uint64_t place = 4000; place < 4000 + 2 * CacheFill::kMaxRest; ++place) Begin(place);
   AwaitRest();
-  EXPECT_LE(dataset_->opened().size() - opened, CacheFill::kMaxRest / 16);
+  EXPECT_LE(dataset_->opened().size() - opened, CacheFill::kMaxRest / 8);
 }
 
 TEST_F(CacheFillTest, AUserKeepsToTheirShare) {
