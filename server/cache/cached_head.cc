@@ -79,9 +79,9 @@ DecodedCache::Image CachedHead::Make(const FileVersion& file, uint64_t sample,
 }
 
 bool CachedHead::MakeAhead(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded,
-                           ImageSize size, DecodedCache::Evict evict, ImageDecoder& decoder,
-                           GeometryScratch& scratch) const {
-  if (Make(file, sample, encoded, size, decoder, scratch, evict) == nullptr) return false;
+                           ImageSize size, ImageDecoder& decoder, GeometryScratch& scratch) const {
+  if (Make(file, sample, encoded, size, decoder, scratch, DecodedCache::Evict::kUnused) == nullptr)
+    return false;
   cache_.CountMadeAhead();
   return true;
 }

@@ -49,15 +49,14 @@ class CachedHead {
   // the contents of `file`.
   DecodedCache::Image Make(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded,
                            ImageSize size, ImageDecoder& decoder, GeometryScratch& scratch,
-                           DecodedCache::Evict evict = DecodedCache::Evict::kYes) const;
-  // The same before the feed comes to the sample. Returns whether the cache keeps it.
+                           DecodedCache::Evict evict = DecodedCache::Evict::kLater) const;
+  // The same before the feed comes to the sample. Takes the place of no image that a feed will use. Returns
+  // whether the cache keeps it.
   bool MakeAhead(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded, ImageSize size,
-                 DecodedCache::Evict evict, ImageDecoder& decoder, GeometryScratch& scratch) const;
+                 ImageDecoder& decoder, GeometryScratch& scratch) const;
 
   // The feed has come to this place of its order.
   void At(const NextUse::Place& place) { uses_->At(place); }
-  // Of the whole cache.
-  uint64_t entries() const { return cache_.counts().entries; }
   uint64_t hits() const { return hits_.load(std::memory_order_relaxed); }
   uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
 

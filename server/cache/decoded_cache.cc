@@ -107,6 +107,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
   if (file.changed_ns > UnixNs() - settle_time_.count()) return nullptr;
   double seconds = use.dataset->SecondsUntil(use.sample);
   if (seconds >= FeedUses::kNever) seconds += kUnusedSeconds;
+  if (evict == Evict::kUnused) seconds = std::max(seconds, FeedUses::kNever);
   int tries = 0;
   for (int evicted = 0; evicted <= kMaxEvictions && tries < kMaxTries; ++evicted) {
     if (Result<BudgetLease> lease = budget_.Reserve(bytes, use.user); lease.ok()) {
@@ -114,7 +115,6 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
         return std::make_shared<CachedImage>(*std::move(lease), *std::move(block), size);
       ++tries;
     }
-    if (evict == Evict::kNo) return nullptr;
     const std::map<uid_t, uint64_t> users = budget_.used_by_user();
     const auto has = users.find(use.user);
     const bool over = has != users.end() && has->second + bytes > budget_.max_per_user();

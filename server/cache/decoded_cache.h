@@ -85,11 +85,12 @@ class DecodedCache {
   Image Find(const FileVersion& file, const Head& head, const Use& use);
   // Whether it has one. Counts as no use.
   bool Has(const FileVersion& file, const Head& head) const;
-  // Memory for an image, whose pixels the caller writes before it adds it. May evict others if told so. Null:
-  // it is not worth keeping, or the host or the user has no memory for it, or the file has just been changed.
-  enum class Evict { kNo, kYes };
+  // Memory for an image, whose pixels the caller writes before it adds it. May evict others: those that are
+  // used later, or only those that no feed will use. Null: it is not worth keeping, or the host or the user
+  // has no memory for it, or the file has just been changed.
+  enum class Evict { kUnused, kLater };
   std::shared_ptr<CachedImage> MakeRoom(const FileVersion& file, ImageSize size, const Use& use,
-                                        Evict evict = Evict::kYes);
+                                        Evict evict = Evict::kLater);
   void Add(const FileVersion& file, const Head& head, const Use& use, Image image);
 
   // An image was added before the sample that it is of came up.

@@ -67,12 +67,11 @@ class CacheFill::DecodeTask final : public FillTask {
  private:
   // Whether the cache keeps it.
   bool Decode(const File& file, SampleScratch& scratch) const {
-    const auto evict = file.place < fill_->evict_before_ ? DecodedCache::Evict::kYes : DecodedCache::Evict::kNo;
     scratch.Begin(file.contents.sample);
     SampleScratch::Buffers& buffers = scratch.buffers();
     bool kept = false;
     try {
-      kept = fill_->loader_->images()->Keep(file.contents, evict, buffers.image, buffers.geometry);
+      kept = fill_->loader_->images()->Keep(file.contents, buffers.image, buffers.geometry);
     } catch (const std::bad_alloc&) {
       // How much an image takes is its file's word. The feed meets the same and says so.
     }
@@ -115,8 +114,6 @@ void CacheFill::SubmitRead() {
 std::vector<CacheFill::File> CacheFill::Read(SampleScratch& scratch) {
   const ImageSource& images = *loader_->images();
   const uint64_t begun = begun_.load(std::memory_order_relaxed);
-  window_ = images.cached_head()->entries() / kEvictingPart;
-  evict_before_ = begun + 1 + window_;
   next_ = std::max(next_, begun + 1);
   std::vector<File> files;
   uint64_t bytes = 0;
@@ -137,7 +134,7 @@ std::vector<CacheFill::File> CacheFill::Read(SampleScratch& scratch) {
 }
 
 void CacheFill::OnRead(std::vector<File> files) {
-  if (files.empty()) return RestLonger();
+  if (files.empty()) return Rest();
   const MutexLock lock(mutex_);
   if (!stopped_.load(std::memory_order_relaxed))
     workers_.SubmitIdle(std::make_shared<DecodeTask>(shared_from_this(), share_, std::move(files)));
@@ -148,21 +145,15 @@ void CacheFill::OnDecoded(bool kept_any, std::optional<uint64_t> refused) {
   if (kept_any) rest_ = kMinRest;
   if (!refused) return SubmitRead();
   next_ = *refused;
-  if (next_ < evict_before_) return RestLonger();
-  // Until half of the window may be filled again.
-  const uint64_t half = begun_.load(std::memory_order_relaxed) + window_ / 2;
-  Rest(std::clamp(next_ - std::min(next_, half), kMinRest, kMaxRest));
+  Rest();
 }
 
-void CacheFill::RestLonger() {
+void CacheFill::Rest() {
   const uint64_t samples = rest_;
   rest_ = std::min(2 * rest_, kMaxRest);
-  Rest(samples);
-}
-
-void CacheFill::Rest(uint64_t samples) {
   files_ = kRefusals;
   cached_run_ = kCachedRun - kLooks;
+  // From here on, another thread may be at work.
   resume_at_.store(begun_.load(std::memory_order_relaxed) + samples, std::memory_order_release);
 }
 

@@ -23,10 +23,10 @@ namespace pinfeed {
 // Purpose: puts images of one feed into the cache before the feed comes to them. A reader reads some files,
 // workers without other work decode them, and so on, until the cache has all of the next epoch or refuses
 // images. Then it rests until the feed has moved on, so that a feed at rest costs nothing. Errors, and images
-// that the cache does not keep, are left to the feed. Owns: a share of the loader, and a FeedShare of its own,
-// so that the feed's end does not wait for a reader that hangs. Borrows: the pools, which outlive it.
-// Threads: any; tasks on the pools share it. Errors: none. Invariants: 1. one task is under way at most; 2. no
-// worker waits for storage; 3. at most kMaxFiles files and kMaxBytes are held, or one larger file.
+// that the cache does not keep, are left to the feed. Owns: a share of the loader, and a FeedShare of its
+// own, so that the feed's end does not wait for a reader that hangs. Borrows: the pools, which outlive it.
+// Threads: any; tasks on the pools share it. Errors: none. Invariants: 1. one task is under way at most; 2.
+// no worker waits for storage; 3. at most kMaxFiles files and kMaxBytes are held, or one larger file.
 class CacheFill final : public std::enable_shared_from_this<CacheFill> {
  public:
   static constexpr uint32_t kMaxFiles = 32;
@@ -38,9 +38,6 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   static constexpr uint64_t kCachedRun = 256;
   static constexpr uint64_t kMinRest = 64;
   static constexpr uint64_t kMaxRest = 4096;
-  // Images give way to those that come this soon, in parts of what the cache holds. Later ones need free room,
-  // since each image that gives way has to be decoded once more.
-  static constexpr uint64_t kEvictingPart = 8;
 
   // Precondition: the cache serves `loader`. `sampler`: of this spec.
   CacheFill(std::shared_ptr<const SampleLoader> loader, Sampler sampler, const FeedSpec& spec,
@@ -73,10 +70,8 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   void OnRead(std::vector<File> files) PF_EXCLUDES(mutex_);
   // `refused`: the place of the first image that was refused, if they were too many.
   void OnDecoded(bool kept_any, std::optional<uint64_t> refused) PF_EXCLUDES(mutex_);
-  // Until the feed has loaded so many samples. Nothing of the task that is under way may be used afterwards.
-  void Rest(uint64_t samples);
   // The longer, the more often there was nothing to do.
-  void RestLonger();
+  void Rest();
   // Whether a worker has not come to it yet, and is still to do so.
   bool Ahead(uint64_t place) const {
     return place > begun_.load(std::memory_order_relaxed) && !stopped_.load(std::memory_order_relaxed);
@@ -93,8 +88,6 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   std::shared_ptr<FeedShare> share_ PF_GUARDED_BY(mutex_);  // null before the first sample
   // Of the one task that is under way:
   uint64_t next_ = 0;  // the place to look at
-  uint64_t window_ = 0;        // samples from the feed's place on whose images may take the place of others
-  uint64_t evict_before_ = 0;  // its end
   uint64_t rest_ = kMinRest;
   uint64_t cached_run_ = 0;     // samples in a row of which there was nothing to decode
   uint32_t files_ = kRefusals;  // to be read at once; few until the cache has kept one

@@ -24,12 +24,11 @@ std::optional<CacheableFile> ImageSource::ReadToKeep(const Dataset& dataset, uin
   return read;
 }
 
-bool ImageSource::Keep(const CacheableFile& file, DecodedCache::Evict evict, Scratch& scratch,
-                       GeometryScratch& geometry) const {
+bool ImageSource::Keep(const CacheableFile& file, Scratch& scratch, GeometryScratch& geometry) const {
   if (head_->Has(file.version)) return true;  // another feed was faster
   const Result<ImageDecoder::Size> opened = scratch.decoder.Open(file.encoded, oriented_);
   return opened.ok() && head_->MakeAhead(file.version, file.sample, file.encoded,
-                                         {opened->width, opened->height}, evict, scratch.decoder, geometry);
+                                         {opened->width, opened->height}, scratch.decoder, geometry);
 }
 
 Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const {

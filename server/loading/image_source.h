@@ -56,8 +56,7 @@ class ImageSource {
   // Read, as all errors are. Precondition: there is a cached_head().
   std::optional<CacheableFile> ReadToKeep(const Dataset& dataset, uint64_t id, uint64_t max_bytes) const;
   // Whether the cache has the image now. Same precondition.
-  bool Keep(const CacheableFile& file, DecodedCache::Evict evict, Scratch& scratch,
-            GeometryScratch& geometry) const;
+  bool Keep(const CacheableFile& file, Scratch& scratch, GeometryScratch& geometry) const;
   // Reads the file, unless the cache has the image.
   Status Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const;
   // Plans what is left to do to the image, and returns the size of the one that it is done to. `transforms`

@@ -19,11 +19,12 @@ class CacheFill;
 class ReadAhead;
 
 // Purpose: loads the samples of a piece on the pools. Of a local dataset, one worker reads and decodes each
-// sample; where reads are slow, ReadAhead has the storage read ahead of it, and CacheFill uses idle workers. Of a remote one, readers read:
-// straight into the slot where nothing is to be decoded or transformed, else into memory, from which workers
-// decode (RemotePiece bounds it). Owns: the loader. Borrows: the pools, which outlive it; the readers are
-// used for a remote dataset only. Threads: any. Errors: a sample that cannot be read, decoded or transformed
-// is reported as bad; memory that the host lacks completes the request with an error.
+// sample; where reads are slow, ReadAhead has the storage read ahead of it, and CacheFill uses idle workers.
+// Of a remote one, readers read: straight into the slot where nothing is to be decoded or transformed, else
+// into memory, from which workers decode (RemotePiece bounds it). Owns: the loader. Borrows: the pools, which
+// outlive it; the readers are used for a remote dataset only. Threads: any. Errors: a sample that cannot be
+// read, decoded or transformed is reported as bad; memory that the host lacks completes the request with an
+// error.
 class NativeBatchProducer final : public BatchProducer {
  public:
   // `spec`: that of the feed.

@@ -67,9 +67,8 @@ void WorkerPool::SubmitIdle(std::shared_ptr<FillTask> task) {
 void WorkerPool::WithdrawIdle(const FeedShare& share) {
   Tasks withdrawn;  // destroyed after the lock is given back
   MutexLock lock(mutex_);
-  const auto others = std::stable_partition(idle_.begin(), idle_.end(), [&](const auto& task) {
-    return task->share_.get() == &share;
-  });
+  const auto others = std::stable_partition(idle_.begin(), idle_.end(),
+                                            [&](const auto& task) { return task->share_.get() == &share; });
   withdrawn.assign(std::make_move_iterator(idle_.begin()), std::make_move_iterator(others));
   idle_.erase(idle_.begin(), others);
 }

@@ -47,13 +47,12 @@ class FillTask {
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
 // within a feed the oldest batch. All threads work on one task together. The feeds of one user use at most
-// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. Threads that
-// have nothing else take idle work, a chunk at a time; where there are several, one stays free. A daemon has
-// one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing.
-// Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures
-// from any thread. Errors: only Start fails, by an exception; a task handles the
-// errors of its samples. Invariant: a task's Done runs
-// exactly once, unless the pool is stopped before.
+// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. Threads
+// that have nothing else take idle work, a chunk at a time; where there are several, one stays free. A daemon
+// has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Start and
+// Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any thread.
+// Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a task's
+// Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,
@@ -111,7 +110,8 @@ class WorkerPool {
     std::atomic<uint64_t> feed{0};  // of that chunk
   };
 
-  using Tasks = std::vector<std::shared_ptr<FillTask>>;  // with unclaimed samples; each feed's in serving order
+  using Tasks =
+      std::vector<std::shared_ptr<FillTask>>;  // with unclaimed samples; each feed's in serving order
   // Samples [begin, end) of a task; null: of none.
   struct Chunk {
     std::shared_ptr<FillTask> task;
