@@ -2,6 +2,7 @@
 #include "server/cache/decoded_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -107,7 +108,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
   if (file.changed_ns > UnixNs() - settle_time_.count()) return nullptr;
   double seconds = use.dataset->SecondsUntil(use.sample);
   if (seconds >= FeedUses::kNever) seconds += kUnusedSeconds;
-  if (evict == Evict::kUnused) seconds = std::max(seconds, FeedUses::kNever);
+  if (evict == Evict::kUnused) seconds = std::max(seconds, std::nextafter(FeedUses::kNever, 0.0));
   int tries = 0;
   for (int evicted = 0; evicted <= kMaxEvictions && tries < kMaxTries; ++evicted) {
     if (Result<BudgetLease> lease = budget_.Reserve(bytes, use.user); lease.ok()) {
