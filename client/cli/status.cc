@@ -74,10 +74,11 @@ void PrintDaemon(const Json& status) {
               ByteSize(UintField(status, "resident_memory_bytes")).c_str());
   if (const uint64_t capacity = UintField(status, "cache_capacity_bytes"); capacity > 0) {
     const uint64_t hits = UintField(status, "cache_hits"), misses = UintField(status, "cache_misses");
-    std::printf("cache %s of %s used by %s, %s hits, %s misses, %s\n",
+    std::printf("cache %s of %s used by %s, %s hits, %s misses, %s, %s decoded ahead\n",
                 ByteSize(UintField(status, "cache_used_bytes")).c_str(), ByteSize(capacity).c_str(),
                 Counted(UintField(status, "cache_entries"), "image").c_str(), Count(hits).c_str(),
-                Count(misses).c_str(), Counted(UintField(status, "cache_evictions"), "eviction").c_str());
+                Count(misses).c_str(), Counted(UintField(status, "cache_evictions"), "eviction").c_str(),
+                Count(UintField(status, "cache_made_ahead")).c_str());
   }
   std::printf("%s opened, %s closed, %s\n", Counted(UintField(status, "sessions_opened"), "session").c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),

@@ -52,13 +52,14 @@ DecodedCache::Image CachedHead::Find(const FileVersion& file, uint64_t sample) {
 
 DecodedCache::Image CachedHead::Make(const FileVersion& file, uint64_t sample,
                                      std::span<const std::byte> encoded, ImageSize size,
-                                     ImageDecoder& decoder, GeometryScratch& scratch) const {
+                                     ImageDecoder& decoder, GeometryScratch& scratch,
+                                     DecodedCache::Evict evict) const {
   GeometryPlan plan;
   // Nothing of the head varies, so the key is not used.
   if (!transforms_.Plan({}, size, plan, 0, count_).ok()) return nullptr;
   const ImageSize made{plan.steps.back().width, plan.steps.back().height};
   if (Area(made) > std::max(kMaxGrowth * Area(size), kAlwaysSmallPixels)) return nullptr;
-  const std::shared_ptr<CachedImage> image = cache_.MakeRoom(file, made, UseOf(sample));
+  const std::shared_ptr<CachedImage> image = cache_.MakeRoom(file, made, UseOf(sample), evict);
   if (image == nullptr) return nullptr;
   const auto run = [&]() -> Result<ImageView> {
     ASSIGN_OR_RETURN(const ImageView source, decoder.Decode(SourceRegion(plan, size)));
@@ -75,6 +76,14 @@ DecodedCache::Image CachedHead::Make(const FileVersion& file, uint64_t sample,
     std::memcpy(image->pixels() + static_cast<size_t>(y) * row, result->Row(y), row);
   cache_.Add(file, name_, UseOf(sample), image);
   return image;
+}
+
+bool CachedHead::MakeAhead(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded,
+                           ImageSize size, ImageDecoder& decoder, GeometryScratch& scratch) const {
+  if (Make(file, sample, encoded, size, decoder, scratch, DecodedCache::Evict::kUnused) == nullptr)
+    return false;
+  cache_.CountMadeAhead();
+  return true;
 }
 
 }  // namespace pinfeed

@@ -48,7 +48,12 @@ class CachedHead {
   // decoder has the image open then. Preconditions: `decoder` has just opened `encoded`, an image of `size`,
   // the contents of `file`.
   DecodedCache::Image Make(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded,
-                           ImageSize size, ImageDecoder& decoder, GeometryScratch& scratch) const;
+                           ImageSize size, ImageDecoder& decoder, GeometryScratch& scratch,
+                           DecodedCache::Evict evict = DecodedCache::Evict::kLater) const;
+  // The same before the feed comes to the sample. Takes the place of no image that a feed will use. Returns
+  // whether the cache keeps it.
+  bool MakeAhead(const FileVersion& file, uint64_t sample, std::span<const std::byte> encoded, ImageSize size,
+                 ImageDecoder& decoder, GeometryScratch& scratch) const;
 
   // The feed has come to this place of its order.
   void At(const NextUse::Place& place) { uses_->At(place); }

@@ -2,6 +2,7 @@
 #include "server/cache/decoded_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -98,7 +99,8 @@ bool DecodedCache::Has(const FileVersion& file, const Head& head) const {
   return found != shard.entries.end() && found->second.file == file;
 }
 
-std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, ImageSize size, const Use& use) {
+std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, ImageSize size, const Use& use,
+                                                    Evict evict) {
   const uint64_t bytes = ImageMemory::BlockBytes(
       3 * static_cast<uint64_t>(size.width) * static_cast<uint64_t>(size.height) + kRowSlack);
   const uint64_t most = std::min(budget_.capacity_bytes(), budget_.max_per_user());
@@ -106,6 +108,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
   if (file.changed_ns > UnixNs() - settle_time_.count()) return nullptr;
   double seconds = use.dataset->SecondsUntil(use.sample);
   if (seconds >= FeedUses::kNever) seconds += kUnusedSeconds;
+  if (evict == Evict::kUnused) seconds = std::max(seconds, std::nextafter(FeedUses::kNever, 0.0));
   int tries = 0;
   for (int evicted = 0; evicted <= kMaxEvictions && tries < kMaxTries; ++evicted) {
     if (Result<BudgetLease> lease = budget_.Reserve(bytes, use.user); lease.ok()) {
@@ -209,6 +212,7 @@ DecodedCache::Dropped DecodedCache::Drop() {
 DecodedCache::Counts DecodedCache::counts() const {
   Counts counts;
   counts.evictions = evictions_.load(std::memory_order_relaxed);
+  counts.made_ahead = made_ahead_.load(std::memory_order_relaxed);
   for (const Shard& shard : shards_) {
     const MutexLock lock(shard.mutex);
     counts.hits += shard.hits;

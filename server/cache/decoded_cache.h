@@ -85,10 +85,16 @@ class DecodedCache {
   Image Find(const FileVersion& file, const Head& head, const Use& use);
   // Whether it has one. Counts as no use.
   bool Has(const FileVersion& file, const Head& head) const;
-  // Memory for an image, whose pixels the caller writes before it adds it. May evict others. Null: it is not
-  // worth keeping, or the host or the user has no memory for it, or the file has just been changed.
-  std::shared_ptr<CachedImage> MakeRoom(const FileVersion& file, ImageSize size, const Use& use);
+  // Memory for an image, whose pixels the caller writes before it adds it. May evict others: those that are
+  // used later, or only those that no feed will use. Null: it is not worth keeping, or the host or the user
+  // has no memory for it, or the file has just been changed.
+  enum class Evict { kUnused, kLater };
+  std::shared_ptr<CachedImage> MakeRoom(const FileVersion& file, ImageSize size, const Use& use,
+                                        Evict evict = Evict::kLater);
   void Add(const FileVersion& file, const Head& head, const Use& use, Image image);
+
+  // An image was added before the sample that it is of came up.
+  void CountMadeAhead() { made_ahead_.fetch_add(1, std::memory_order_relaxed); }
 
   struct Dropped {
     uint64_t entries = 0;
@@ -101,6 +107,7 @@ class DecodedCache {
     uint64_t hits = 0;
     uint64_t misses = 0;
     uint64_t evictions = 0;
+    uint64_t made_ahead = 0;
     uint64_t entries = 0;
   };
   Counts counts() const;
@@ -150,6 +157,7 @@ class DecodedCache {
   ImageMemory memory_;
   std::array<Shard, kShards> shards_;
   std::atomic<uint64_t> evictions_{0};
+  std::atomic<uint64_t> made_ahead_{0};
   std::atomic<uint64_t> draws_{0};  // random numbers drawn so far
   Mutex uses_mutex_;
   std::map<std::string, std::weak_ptr<DatasetUses>> uses_ PF_GUARDED_BY(uses_mutex_);

@@ -69,6 +69,7 @@ DaemonSnapshot SnapshotTaker::Take() const {
     snapshot.cache_hits = cache.hits;
     snapshot.cache_misses = cache.misses;
     snapshot.cache_evictions = cache.evictions;
+    snapshot.cache_made_ahead = cache.made_ahead;
   }
   if (const IndexStore* const store = parts_.datasets->index_store.get(); store != nullptr) {
     const IndexStore::Counts folders = store->counts();

@@ -13,6 +13,24 @@ Prefetched ImageSource::Prefetch(const Dataset& dataset, uint64_t id) const {
   return (*file)->Prefetch(0, std::min((*file)->size(), kMaxImageFileBytes));
 }
 
+std::optional<CacheableFile> ImageSource::ReadToKeep(const Dataset& dataset, uint64_t id,
+                                                     uint64_t max_bytes) const {
+  const Result<std::unique_ptr<const RandomAccessFile>> opened = dataset.OpenImage(id, field_);
+  if (!opened.ok() || *opened == nullptr) return std::nullopt;
+  const RandomAccessFile& file = **opened;
+  if (!file.version() || file.size() > max_bytes || head_->Has(*file.version())) return std::nullopt;
+  CacheableFile read{id, *file.version(), {}};
+  if (!file.ReadAll(max_bytes, read.encoded).ok()) return std::nullopt;
+  return read;
+}
+
+bool ImageSource::Keep(const CacheableFile& file, Scratch& scratch, GeometryScratch& geometry) const {
+  if (head_->Has(file.version)) return true;  // another feed was faster
+  const Result<ImageDecoder::Size> opened = scratch.decoder.Open(file.encoded, oriented_);
+  return opened.ok() && head_->MakeAhead(file.version, file.sample, file.encoded,
+                                         {opened->width, opened->height}, scratch.decoder, geometry);
+}
+
 Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const {
   scratch.cached.reset();
   scratch.version.reset();

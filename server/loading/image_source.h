@@ -18,6 +18,13 @@
 
 namespace pinfeed {
 
+// An image file that the cache may keep decoded.
+struct CacheableFile {
+  uint64_t sample = 0;
+  FileVersion version;
+  std::vector<std::byte> encoded;
+};
+
 // Purpose: reads and decodes the images of one feed, by way of the cache if there is one. Threads: any, each
 // with its own scratch. Errors: those of the dataset and the decoder; the same with and without the cache.
 class ImageSource {
@@ -45,6 +52,11 @@ class ImageSource {
 
   // Has the storage read the file ahead, unless the cache has the image.
   Prefetched Prefetch(const Dataset& dataset, uint64_t id) const;
+  // Reads the file of a sample, to decode it for the cache. Empty: the cache has the image, or it is left to
+  // Read, as all errors are. Precondition: there is a cached_head().
+  std::optional<CacheableFile> ReadToKeep(const Dataset& dataset, uint64_t id, uint64_t max_bytes) const;
+  // Whether the cache has the image now. Same precondition.
+  bool Keep(const CacheableFile& file, Scratch& scratch, GeometryScratch& geometry) const;
   // Reads the file, unless the cache has the image.
   Status Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const;
   // Plans what is left to do to the image, and returns the size of the one that it is done to. `transforms`

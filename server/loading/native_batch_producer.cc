@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/sync.h"
+#include "server/loading/cache_fill.h"
 #include "server/loading/piece_task.h"
 #include "server/loading/read_ahead.h"
 
@@ -178,7 +179,10 @@ NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loa
       fetches_(remote_ && !loader_->only_reads()),
       workers_(workers),
       readers_(readers),
-      read_ahead_(remote_ ? nullptr : std::make_shared<ReadAhead>(loader_, sampler_, spec.epochs, readers)) {
+      read_ahead_(remote_ ? nullptr : std::make_shared<ReadAhead>(loader_, sampler_, spec.epochs, readers)),
+      cache_fill_(loader_->cached_head() == nullptr
+                      ? nullptr
+                      : std::make_shared<CacheFill>(loader_, sampler_, spec, workers, readers)) {
   const auto& fields = dataset().fields;
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
@@ -209,6 +213,11 @@ NativeBatchProducer::~NativeBatchProducer() {
 
 void NativeBatchProducer::Cancel() {
   if (read_ahead_ != nullptr) read_ahead_->Stop();
+  Drain();
+}
+
+void NativeBatchProducer::Drain() {
+  if (cache_fill_ != nullptr) cache_fill_->Stop();
 }
 
 uint32_t NativeBatchProducer::ChunkSamples() const {
@@ -235,6 +244,7 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   for (; i < end && request.Wanted(i); ++i) {
     const SampleKey key{ids[i], request.plan().epoch};
     scratch.Begin(key.id);
+    if (cache_fill_ != nullptr) cache_fill_->Begin(request.plan(), i, *request.share());
     SampleTimes times;
     times.spans = spans ? &*spans : nullptr;
     times.fetched = !fetched.empty();

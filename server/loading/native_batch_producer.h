@@ -15,14 +15,16 @@
 
 namespace pinfeed {
 
+class CacheFill;
 class ReadAhead;
 
 // Purpose: loads the samples of a piece on the pools. Of a local dataset, one worker reads and decodes each
-// sample; where reads are slow, ReadAhead has the storage read ahead of it. Of a remote one, readers read:
-// straight into the slot where nothing is to be decoded or transformed, else into memory, from which workers
-// decode (RemotePiece bounds it). Owns: the loader. Borrows: the pools, which outlive it; the readers are
-// used for a remote dataset only. Threads: any. Errors: a sample that cannot be read, decoded or transformed
-// is reported as bad; memory that the host lacks completes the request with an error.
+// sample; where reads are slow, ReadAhead has the storage read ahead of it, and CacheFill uses idle workers.
+// Of a remote one, readers read: straight into the slot where nothing is to be decoded or transformed, else
+// into memory, from which workers decode (RemotePiece bounds it). Owns: the loader. Borrows: the pools, which
+// outlive it; the readers are used for a remote dataset only. Threads: any. Errors: a sample that cannot be
+// read, decoded or transformed is reported as bad; memory that the host lacks completes the request with an
+// error.
 class NativeBatchProducer final : public BatchProducer {
  public:
   // `spec`: that of the feed.
@@ -32,6 +34,7 @@ class NativeBatchProducer final : public BatchProducer {
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
   void Cancel() override;
+  void Drain() override;
   ProducerTimes times() const override;
   CacheUse cache_use() const override;
   ReadAheadUse read_ahead_use() const override;
@@ -59,6 +62,7 @@ class NativeBatchProducer final : public BatchProducer {
   WorkerPool& workers_;
   WorkerPool& readers_;
   const std::shared_ptr<ReadAhead> read_ahead_;  // null: the dataset is remote
+  const std::shared_ptr<CacheFill> cache_fill_;  // null: the cache does not serve the feed
   uint32_t chunk_samples_ = 1;                   // that a thread loads at once; the least if by_time_
   bool by_time_ = false;
   std::atomic<uint64_t> latest_sample_ns_{UINT64_MAX};  // the mean of the chunk that was loaded last

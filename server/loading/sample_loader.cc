@@ -216,8 +216,12 @@ SampleLoader::SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_p
     : dataset_(std::move(dataset)), program_(std::move(program)), outputs_(std::move(outputs)) {}
 SampleLoader::~SampleLoader() = default;
 
+const ImageSource* SampleLoader::images() const {
+  return program_->images.has_value() ? &*program_->images : nullptr;
+}
+
 CachedHead* SampleLoader::cached_head() const {
-  return program_->images.has_value() ? program_->images->cached_head() : nullptr;
+  return images() != nullptr ? images()->cached_head() : nullptr;
 }
 
 const std::optional<DeferredPixelOps>& SampleLoader::tail() const {

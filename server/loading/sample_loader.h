@@ -22,6 +22,8 @@
 
 namespace pinfeed {
 
+class ImageSource;
+
 // Behind a field's name: the tensors that clients use and do not show.
 inline constexpr char kMarkSuffix[] = ".mark";        // of an image: an ImageMark
 inline constexpr char kExtentsSuffix[] = ".extents";  // of a packed field: where each sample's rows lie
@@ -113,6 +115,8 @@ class SampleLoader {
   bool only_reads() const;
   // Null: the cache does not serve this feed, since there is none or it decodes nothing.
   CachedHead* cached_head() const;
+  // Null: no field is an encoded image.
+  const ImageSource* images() const;
   // Of PixelOpsAt::kClient, when there is something left to do to the images.
   const std::optional<DeferredPixelOps>& tail() const;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "common/os/start_thread.h"
@@ -46,31 +47,50 @@ void WorkerPool::Stop() {
     work_.NotifyAll();
   }
   for (std::thread& thread : threads) thread.join();
-  std::vector<std::shared_ptr<FillTask>> dropped;
+  Tasks dropped;
+  Tasks dropped_idle;
   MutexLock lock(mutex_);
   dropped.swap(open_);
+  dropped_idle.swap(idle_);
 }
 
 void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
-  PF_CHECK(task->samples_ > 0 && task->chunk_samples_ > 0, "a task has at least one sample");
   MutexLock lock(mutex_);
-  if (stopping_) return;
+  if (!stopping_) Insert(std::move(task), open_);
+}
+
+void WorkerPool::SubmitIdle(std::shared_ptr<FillTask> task) {
+  MutexLock lock(mutex_);
+  if (!stopping_) Insert(std::move(task), idle_);
+}
+
+void WorkerPool::WithdrawIdle(const FeedShare& share) {
+  Tasks withdrawn;  // destroyed after the lock is given back
+  MutexLock lock(mutex_);
+  const auto others = std::stable_partition(idle_.begin(), idle_.end(),
+                                            [&](const auto& task) { return task->share_.get() == &share; });
+  withdrawn.assign(std::make_move_iterator(idle_.begin()), std::make_move_iterator(others));
+  idle_.erase(idle_.begin(), others);
+}
+
+void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
+  PF_CHECK(task->samples_ > 0 && task->chunk_samples_ > 0, "a task has at least one sample");
   // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
   // with the least served.
   const auto shares_with = [&](const auto& other) { return other->share_.get() == task->share_.get(); };
-  if (!open_.empty() && std::none_of(open_.begin(), open_.end(), shares_with)) {
+  if (!tasks.empty() && std::none_of(tasks.begin(), tasks.end(), shares_with)) {
     uint64_t least = UINT64_MAX;
-    for (const auto& other : open_)
+    for (const auto& other : tasks)
       least = std::min(least, other->share_->In(kind_).served_ns.load(std::memory_order_relaxed));
     auto& served = task->share_->In(kind_).served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
   const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
   task->unfinished_ = task->samples_;
-  const auto place = std::find_if(open_.begin(), open_.end(), [&](const auto& other) {
+  const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
-  open_.insert(place, std::move(task));
+  tasks.insert(place, std::move(task));
   if (chunks == 1) {
     work_.NotifyOne();
   } else {
@@ -78,26 +98,35 @@ void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
   }
 }
 
-std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
+WorkerPool::Chunk WorkerPool::Claim() {
+  Chunk chunk = ClaimFrom(open_);
+  if (chunk.task != nullptr || idling_ >= std::max(thread_count_ - 1, 1U)) return chunk;
+  chunk = ClaimFrom(idle_);
+  chunk.idle = chunk.task != nullptr;
+  if (chunk.idle) ++idling_;
+  return chunk;
+}
+
+WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
-  size_t best = open_.size();
+  size_t best = tasks.size();
   uint64_t least = 0;
-  for (size_t i = 0; i < open_.size(); ++i) {
-    if (!MayHaveThread(open_[i]->share_->owner)) continue;
-    const uint64_t got = open_[i]->share_->Got(kind_);
-    if (best == open_.size() || got < least) {
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (!MayHaveThread(tasks[i]->share_->owner)) continue;
+    const uint64_t got = tasks[i]->share_->Got(kind_);
+    if (best == tasks.size() || got < least) {
       best = i;
       least = got;
     }
   }
-  if (best == open_.size()) return nullptr;
-  std::shared_ptr<FillTask> task = open_[best];
-  *begin = task->claimed_;
-  *end = *begin + std::min(task->chunk_samples_, task->samples_ - *begin);
-  task->claimed_ = *end;
-  if (*end == task->samples_) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(best));
+  if (best == tasks.size()) return {};
+  std::shared_ptr<FillTask> task = tasks[best];
+  const uint32_t begin = task->claimed_;
+  const uint32_t end = begin + std::min(task->chunk_samples_, task->samples_ - begin);
+  task->claimed_ = end;
+  if (end == task->samples_) tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(best));
   if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
-  return task;
+  return {std::move(task), begin, end};
 }
 
 bool WorkerPool::MayHaveThread(uid_t user) const {
@@ -106,20 +135,22 @@ bool WorkerPool::MayHaveThread(uid_t user) const {
   return working == working_.end() || working->second < max_per_user_;
 }
 
-void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) {
+void WorkerPool::Finish(const Chunk& chunk) {
+  FillTask& task = *chunk.task;
   bool last = false;
   {
     MutexLock lock(mutex_);
-    task->unfinished_ -= samples;
-    last = task->unfinished_ == 0;
+    task.unfinished_ -= chunk.end - chunk.begin;
+    last = task.unfinished_ == 0;
+    if (chunk.idle) --idling_;
     if (max_per_user_ < thread_count_) {
-      const auto working = working_.find(task->share_->owner);
+      const auto working = working_.find(task.share_->owner);
       // A thread may have gone to sleep over this user's tasks; this one may go on with another's.
-      if (working->second == max_per_user_ && !open_.empty()) work_.NotifyOne();
+      if (working->second == max_per_user_ && !(open_.empty() && idle_.empty())) work_.NotifyOne();
       if (--working->second == 0) working_.erase(working);
     }
   }
-  if (last) task->Done();
+  if (last) task.Done();
 }
 
 WorkerPool::Durations WorkerPool::durations() const {
@@ -156,28 +187,26 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   for (;;) {
-    std::shared_ptr<FillTask> task;
-    uint32_t begin = 0;
-    uint32_t end = 0;
+    Chunk chunk;
     {
       MutexLock lock(mutex_);
-      while (!stopping_ && (task = Claim(&begin, &end)) == nullptr) work_.Wait(mutex_);
+      while (!stopping_ && (chunk = Claim()).task == nullptr) work_.Wait(mutex_);
       if (stopping_) return;
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
-    FeedShare& share = *task->share_;
+    FeedShare& share = *chunk.task->share_;
     FeedShare::PoolShare& in_pool = share.In(kind_);
     in_pool.running.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
     began_[index].feed.store(share.feed, std::memory_order_relaxed);
     began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
-    task->Run(begin, end, scratch);
+    chunk.task->Run(chunk.begin, chunk.end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.running.fetch_sub(1, std::memory_order_relaxed);
-    Finish(task, end - begin);
+    Finish(chunk);
     began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);

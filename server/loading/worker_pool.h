@@ -47,12 +47,12 @@ class FillTask {
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
 // within a feed the oldest batch. All threads work on one task together. The feeds of one user use at most
-// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. A daemon
-// has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing.
-// Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures
-// from any thread. Errors: only Start fails, by an exception; a task handles the
-// errors of its samples. Invariant: a task's Done runs
-// exactly once, unless the pool is stopped before.
+// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. Threads
+// that have nothing else take idle work, a chunk at a time; where there are several, one stays free. A daemon
+// has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Start and
+// Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any thread.
+// Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a task's
+// Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,
@@ -68,6 +68,10 @@ class WorkerPool {
   void Stop() PF_EXCLUDES(mutex_);
 
   void Submit(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
+  // A chunk of it is begun only while no task of Submit may have another thread.
+  void SubmitIdle(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
+  // Destroys the idle tasks of this share that have unclaimed samples: their Done is not called.
+  void WithdrawIdle(const FeedShare& share) PF_EXCLUDES(mutex_);
 
   PoolKind kind() const { return kind_; }
   uint32_t threads() const { return thread_count_; }
@@ -106,11 +110,23 @@ class WorkerPool {
     std::atomic<uint64_t> feed{0};  // of that chunk
   };
 
+  using Tasks =
+      std::vector<std::shared_ptr<FillTask>>;  // with unclaimed samples; each feed's in serving order
+  // Samples [begin, end) of a task; null: of none.
+  struct Chunk {
+    std::shared_ptr<FillTask> task;
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    bool idle = false;
+  };
+
   void Loop(uint32_t index, SampleScratch& scratch);
-  // Claims samples [begin, end) of the next task. Returns null if no task may have another thread now.
-  std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
+  void Insert(std::shared_ptr<FillTask> task, Tasks& tasks) PF_REQUIRES(mutex_);
+  Chunk Claim() PF_REQUIRES(mutex_);
+  // Of the next of these tasks that may have another thread now.
+  Chunk ClaimFrom(Tasks& tasks) PF_REQUIRES(mutex_);
   bool MayHaveThread(uid_t user) const PF_REQUIRES(mutex_);
-  void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
+  void Finish(const Chunk& chunk) PF_EXCLUDES(mutex_);
 
   const uint32_t thread_count_;
   const uint32_t max_per_user_;
@@ -121,8 +137,9 @@ class WorkerPool {
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;
   CondVar work_;
-  std::vector<std::shared_ptr<FillTask>> open_
-      PF_GUARDED_BY(mutex_);  // with unclaimed samples; each feed's in serving order
+  Tasks open_ PF_GUARDED_BY(mutex_);
+  Tasks idle_ PF_GUARDED_BY(mutex_);
+  uint32_t idling_ PF_GUARDED_BY(mutex_) = 0;                // threads that do idle work
   std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // threads per user, if any
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ PF_GUARDED_BY(mutex_);

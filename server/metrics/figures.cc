@@ -178,6 +178,8 @@ constexpr auto kDaemon = std::to_array<FigureRow<DaemonSnapshot>>({
      "Samples whose decoded image could have been in the cache and was not."},
     {"cache_evictions", kCounter, kAll, Of<&D::cache_evictions>,
      "Decoded images that gave way to others."},
+    {"cache_made_ahead", kCounter, kAll, Of<&D::cache_made_ahead>,
+     "Images that idle workers decoded into the cache before a sample needed them."},
     {"folders_listed", kCounter, kAll, Of<&D::folders_listed>,
      "Directories that were listed to open datasets, while index_dir is in use."},
     {"folders_unchanged", kCounter, kAll, Of<&D::folders_unchanged>,

@@ -129,6 +129,7 @@ struct DaemonSnapshot {
   uint64_t cache_hits = 0;
   uint64_t cache_misses = 0;
   uint64_t cache_evictions = 0;
+  uint64_t cache_made_ahead = 0;
   uint64_t folders_listed = 0;  // when datasets were opened, see IndexStore::Counts
   uint64_t folders_unchanged = 0;
   uint64_t kept_bytes = 0;  // part of pool_used_bytes: ended feeds that are still mapped

@@ -101,7 +101,7 @@ def test_other_jobs_find_what_one_has_decoded(start, pictures):
             found = pinfeed.status(daemon.address)["feeds"][-1]
             assert int(found["cache_hits"]) >= FILES and int(found.get("cache_misses", 0)) == 0
             shown = tool(daemon, "status")[1]
-            assert re.search(r"^cache .* of 64 MiB used by 24 images, .* hits, .* misses, 0 evictions$", shown, re.M)
+            assert re.search(r"^cache .* of 64 MiB used by 24 images, .* hits, .* misses, 0 evictions, .* decoded ahead$", shown, re.M)
             assert re.search(r"^feed \d+ found 100% of its images in the cache$", shown, re.M)
     status = pinfeed.status(daemon.address)
     assert int(status["cache_entries"]) == FILES and int(status["cache_capacity_bytes"]) == 64 << 20
@@ -110,6 +110,26 @@ def test_other_jobs_find_what_one_has_decoded(start, pictures):
     assert f"pinfeed_cache_entries {FILES}" in page and re.search(r"^pinfeed_cache_hits_total [1-9]", page, re.M)
     assert f'pinfeed_user_cache_bytes{{uid="{os.geteuid()}"}}' in page
     assert '"cache_capacity_bytes":67108864' in daemon.http("/status.json")[1].replace(" ", "")
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_idle_workers_decode_what_the_feed_comes_to(start, pictures, head):
+    """The trainer takes nothing, all slots are full: the cache gets the rest of the epoch, and the batches stay the same."""
+    settled = max(path.stat().st_ctime for path in pictures.rglob("*.*")) + 2.1
+    time.sleep(max(0, settled - time.time()))  # until then they are not kept
+    daemon, without = start("--cache-bytes", "64MiB", http_listen="127.0.0.1:0"), start()
+    with opened(daemon, pictures, HEADS[head], batch_size=2, slots=3) as feed, opened(without, pictures, HEADS[head], batch_size=2) as plain:
+        deadline = time.monotonic() + 60
+        while int(pinfeed.status(daemon.address).get("cache_entries", 0)) < FILES:
+            assert time.monotonic() < deadline, pinfeed.status(daemon.address)
+        before = pinfeed.status(daemon.address)
+        ahead = int(before["cache_made_ahead"])
+        assert FILES - 3 * 2 - 4 <= ahead <= FILES and int(before["cache_misses"]) <= 3 * 2
+        assert same(epoch_of(feed), epoch_of(plain)) and same(epoch_of(feed), epoch_of(plain))
+        after = pinfeed.status(daemon.address)
+        assert after["cache_misses"] == before["cache_misses"] and after["cache_made_ahead"] == before["cache_made_ahead"]
+        assert f"{ahead} decoded ahead" in tool(daemon, "status")[1]
+        assert f"pinfeed_cache_made_ahead_total {ahead}\n" in daemon.http("/metrics")[1]
 
 
 def test_a_replaced_file_is_read_again(start, pictures, tmp_path):

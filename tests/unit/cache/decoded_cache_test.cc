@@ -174,6 +174,28 @@ TEST_F(DecodedCacheTest, WhatIsUsedLaterThanAllElseIsNotKept) {
   EXPECT_EQ(cache.counts().evictions, 1U);
 }
 
+TEST_F(DecodedCacheTest, WhatAFeedWillUseStaysIfToldSo) {
+  DecodedCache cache(Options(10));
+  FeedSpec spec;
+  spec.batch_size = 1;
+  const auto set = cache.UsesOf("set");
+  const auto feed = std::make_shared<FeedUses>(spec, 100);
+  set->Add(feed);
+  feed->At({0, 0});
+  for (uint64_t i = 50; i < 60; ++i) ASSERT_TRUE(Put(cache, i, {set, i, kAlice}, head_));
+  const DecodedCache::Use soon{set, 1, kAlice};
+  EXPECT_EQ(cache.MakeRoom(File(1), kSize, soon, DecodedCache::Evict::kUnused), nullptr);
+  EXPECT_EQ(cache.counts().entries, 10U);
+  EXPECT_NE(cache.MakeRoom(File(1), kSize, soon, DecodedCache::Evict::kLater), nullptr);
+  EXPECT_EQ(cache.counts().evictions, 1U);
+  // Of a dataset that no feed uses any more.
+  ASSERT_TRUE(Put(cache, 200, {cache.UsesOf("other"), 7, kAlice}, head_));
+  EXPECT_EQ(cache.counts().evictions, 1U) << "the memory was not added";
+  EXPECT_NE(cache.MakeRoom(File(1), kSize, soon, DecodedCache::Evict::kUnused), nullptr);
+  EXPECT_EQ(cache.counts().evictions, 2U);
+  EXPECT_FALSE(cache.Has(File(200), head_));
+}
+
 TEST_F(DecodedCacheTest, OneImageTakesOnlyAPartOfTheCache) {
   DecodedCache cache(Options(64));
   const DecodedCache::Use use{cache.UsesOf("set"), 7, kAlice};

@@ -219,6 +219,85 @@ TEST(WorkerPoolTest, EquallyHungryFeedsShareWorkersFairly) {
   EXPECT_GE(sum * sum / (static_cast<double>(served.size()) * squares), 0.95);
 }
 
+// One of several threads stays free for batches, and a batch comes before what is left of idle work.
+TEST(WorkerPoolTest, IdleWorkWaitsForEverythingElse) {
+  for (const uint32_t threads : {1U, 3U}) {
+    WorkerPool pool(threads);
+    const uint32_t idling = std::max(threads - 1, 1U);
+    std::latch begun(idling);
+    std::latch go(1);
+    std::latch idle_done(1);
+    std::latch batch_done(1);
+    std::atomic<uint32_t> idle{0};
+    std::atomic<uint32_t> idle_at_batch{UINT32_MAX};
+    pool.SubmitIdle(std::make_shared<CountingTask>(
+        std::make_shared<FeedShare>(), 20, 1,
+        [&](uint32_t) {
+          if (idle.fetch_add(1) < idling) begun.count_down();
+          go.wait();
+        },
+        [&] { idle_done.count_down(); }));
+    pool.Start();
+    begun.wait();
+    EXPECT_EQ(pool.busy(), idling);
+    pool.Submit(std::make_shared<CountingTask>(
+        std::make_shared<FeedShare>(), 1, 1, [&](uint32_t) { idle_at_batch = idle.load(); },
+        [&] { batch_done.count_down(); }));
+    if (threads > 1) batch_done.wait();  // by the thread that is free
+    go.count_down();
+    batch_done.wait();
+    idle_done.wait();
+    EXPECT_EQ(idle_at_batch, idling);
+    pool.Stop();
+  }
+}
+
+TEST(WorkerPoolTest, IdleWorkIsWithdrawnByItsShare) {
+  const auto share = std::make_shared<FeedShare>();
+  const auto other = std::make_shared<FeedShare>();
+  std::latch other_done(2);
+  const auto withdrawn = [&] {
+    return std::make_shared<CountingTask>(share, 5, 1, nullptr, [] { FAIL() << "it was withdrawn"; });
+  };
+  WorkerPool pool(2);
+  pool.SubmitIdle(withdrawn());
+  pool.SubmitIdle(std::make_shared<CountingTask>(other, 3, 1, nullptr, [&] { other_done.count_down(); }));
+  pool.SubmitIdle(withdrawn());
+  pool.SubmitIdle(std::make_shared<CountingTask>(other, 3, 1, nullptr, [&] { other_done.count_down(); }));
+  pool.WithdrawIdle(*share);
+  EXPECT_EQ(share->users.load(), 0U);
+  EXPECT_EQ(other->users.load(), 2U);
+  pool.Start();
+  other_done.wait();
+  pool.Stop();
+}
+
+// The limit of a user counts idle work too.
+TEST(WorkerPoolTest, IdleWorkOfAUserIsLimitedAsTheirBatches) {
+  WorkerPool pool(4, 1);
+  std::latch begun(2);
+  std::latch go(1);
+  std::latch done(2);
+  std::array<std::atomic<uint32_t>, 2> running{};
+  for (const uid_t user : {0U, 1U}) {
+    pool.SubmitIdle(std::make_shared<CountingTask>(
+        std::make_shared<FeedShare>(user), 10, 1,
+        [&, user, first = true](uint32_t) mutable {
+          EXPECT_EQ(running[user].fetch_add(1), 0U);
+          if (std::exchange(first, false)) begun.count_down();
+          go.wait();
+          running[user].fetch_sub(1);
+        },
+        [&] { done.count_down(); }));
+  }
+  pool.Start();
+  begun.wait();
+  EXPECT_EQ(pool.busy(), 2U);
+  go.count_down();
+  done.wait();
+  pool.Stop();
+}
+
 TEST(WorkerPoolTest, StopDropsWhatNobodyHasBegun) {
   const auto task = std::make_shared<CountingTask>(std::make_shared<FeedShare>(), 5, 1, nullptr,
                                                    [] { FAIL() << "nothing was started"; });
