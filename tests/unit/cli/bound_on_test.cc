@@ -47,7 +47,8 @@ TEST(BoundOnTest, NobodyIsNamedWhenNobodyWaits) {
 
 TEST(BoundOnTest, StatesThatExplainThemselvesComeFirst) {
   EXPECT_EQ(FeedBoundOn({{"state", "failed"}, {"error", "DATA_LOSS: x"}}), "failed: DATA_LOSS: x");
-  EXPECT_EQ(FeedBoundOn({{"state", "waiting"}}), "its group: members are missing") << "an older daemon";
+  EXPECT_EQ(FeedBoundOn({{"state", "waiting"}}), "trainers: some have not attached")
+      << "no group, or an older daemon";
 }
 
 TEST(BoundOnTest, AGroupThatWaitsTellsHowManyMembersAreThere) {
