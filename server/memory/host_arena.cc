@@ -104,7 +104,8 @@ void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes, const s
   for (uint64_t page = first; page < end; ++page) wait |= !MakeHugePage(page);
   if (!wait) return;
   // Another thread makes one, for a sample beside these. The next one can be made meanwhile.
-  if (memory_.data() + (end + 1) * kHugePageBytes <= end_of_piece) MakeHugePage(end);
+  if (end < huge_page_states_.size() && memory_.data() + (end + 1) * kHugePageBytes <= end_of_piece)
+    MakeHugePage(end);
   for (uint64_t page = first; page < end; ++page)
     huge_page_states_[page].wait(HugePage::kBeingMade, std::memory_order_acquire);
 }
