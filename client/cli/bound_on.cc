@@ -93,16 +93,16 @@ std::string AwaitedTrainers(const Json& feed) {
   return "its group: " + std::to_string(there) + " of " + std::to_string(size) + " members are there";
 }
 
-bool IsBatcher(const Json& feed) {
-  return !ListField(feed, "consumers").empty();
-}
-
 std::string NameOf(const Json& session) {
   return "session " + std::to_string(UintField(session, "id")) + " (" + TextField(session, "client_name") +
          ")";
 }
 
 }  // namespace
+
+bool IsBatcher(const Json& feed) {
+  return !ListField(feed, "consumers").empty();
+}
 
 bool AwaitsRequests(const Json& feed) {
   return IsBatcher(feed) && UintField(feed, "requests") == UintField(feed, "requests_ended");

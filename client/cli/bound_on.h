@@ -9,6 +9,8 @@
 
 namespace pinfeed {
 
+// Whether models answer what the feed gives.
+bool IsBatcher(const Json& feed);
 // Whether the feed is a batcher that has no request.
 bool AwaitsRequests(const Json& feed);
 // Returns a sentence about the recent past, or about the whole run if the daemon reports no recent figures.

@@ -156,7 +156,7 @@ void PrintFeeds(const Json& status) {
   for (const Json& feed : rows) {
     if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
       std::printf("feed %s: its %s would wait less with %s\n", std::to_string(UintField(feed, "id")).c_str(),
-                  ListField(feed, "consumers").empty() ? "trainers" : "model", remedy.c_str());
+                  IsBatcher(feed) ? "model" : "trainers", remedy.c_str());
   }
   for (const Json& feed : rows) {
     const uint64_t hits = UintField(feed, "cache_hits");

@@ -93,7 +93,7 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   Row row;
   double largest = 0;
   std::string cause;
-  const std::string trainer = ListField(feed, "consumers").empty() ? "trainer" : "model";
+  const std::string trainer = IsBatcher(feed) ? "model" : "trainer";
   for (const char* const each : kCauses) {
     const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
     const std::string_view name = each;
