@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,12 @@ class Differences {
     if constexpr (requires { Shown(there); })
       text_ += " (" + Shown(there) + " there, " + Shown(here) + " here)";
   }
+  // Whether both have it, so that its members are to be compared.
+  template <typename T>
+  bool BothHave(const std::optional<T>& there, const std::optional<T>& here, std::string_view field) {
+    Add(there.has_value(), here.has_value(), field);
+    return there && here;
+  }
   const std::string& text() const { return text_; }
 
  private:
@@ -65,10 +72,7 @@ void AddDataset(const DatasetSpec& there, const DatasetSpec& here, Differences& 
   out.Add(there.path, here.path, "dataset.path");
   out.Add(there.format, here.format, "dataset.format");
   out.Add(there.options, here.options, "dataset's options");
-  if (!there.produced || !here.produced) {
-    out.Add(there.produced.has_value(), here.produced.has_value(), "dataset.produced");
-    return;
-  }
+  if (!out.BothHave(there.produced, here.produced, "dataset.produced")) return;
   const ProducedDataset& theirs = *there.produced;
   const ProducedDataset& own = *here.produced;
   out.Add(theirs.name, own.name, "dataset.produced.name");
@@ -84,10 +88,7 @@ void AddDataset(const DatasetSpec& there, const DatasetSpec& here, Differences& 
 }
 
 void AddBatcher(const FeedSpec& there, const FeedSpec& here, Differences& out) {
-  if (!there.batcher || !here.batcher) {
-    out.Add(there.batcher.has_value(), here.batcher.has_value(), "batcher");
-    return;
-  }
+  if (!out.BothHave(there.batcher, here.batcher, "batcher")) return;
   const BatcherSpec& theirs = *there.batcher;
   const BatcherSpec& own = *here.batcher;
   out.Add(theirs.max_delay_us, own.max_delay_us, "batcher.max_delay_us");
