@@ -2,7 +2,6 @@
 #include "server/cache/cached_head.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 namespace pinfeed {
@@ -71,9 +70,7 @@ DecodedCache::Image CachedHead::Make(const FileVersion& file, uint64_t sample,
     static_cast<void>(decoder.Open(encoded, oriented_).ok());
     return nullptr;
   }
-  const size_t row = 3 * static_cast<size_t>(made.width);
-  for (int32_t y = 0; y < made.height; ++y)
-    std::memcpy(image->pixels() + static_cast<size_t>(y) * row, result->Row(y), row);
+  CopyPixels(*result, image->pixels());
   cache_.Add(file, name_, UseOf(sample), image);
   return image;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -47,6 +48,19 @@ struct ImageView {
     return {Row(box.y) + 3 * static_cast<size_t>(box.x), box.width, box.height, stride};
   }
 };
+
+// Writes the rows of `image` to `out`, one behind the other. Where they lie so already, in one copy: of large
+// copies, the processor does not read the destination first.
+inline void CopyPixels(const ImageView& image, uint8_t* out) {
+  const size_t row = 3 * static_cast<size_t>(image.width);
+  const auto rows = static_cast<size_t>(image.height);
+  if (image.stride == row) {
+    std::memcpy(out, image.data, rows * row);
+    return;
+  }
+  for (int32_t y = 0; y < image.height; ++y)
+    std::memcpy(out + static_cast<size_t>(y) * row, image.Row(y), row);
+}
 
 // Purpose: memory for one image, reused for each sample. Owns the memory. Threads: one at a time. Errors:
 // kResourceExhausted when the image exceeds kMaxImagePixels or memory is exhausted.

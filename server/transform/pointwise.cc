@@ -99,12 +99,7 @@ void Pointwise::RunAs(const ImageView& image, bool flip, Element* out) const {
 }
 
 void Pointwise::Run(const ImageView& image, bool flip, std::span<std::byte> out) const {
-  if (copies_ && !flip) {
-    const size_t row = 3 * static_cast<size_t>(image.width);
-    for (int32_t y = 0; y < image.height; ++y)
-      std::memcpy(out.data() + static_cast<size_t>(y) * row, image.Row(y), row);
-    return;
-  }
+  if (copies_ && !flip) return CopyPixels(image, reinterpret_cast<uint8_t*>(out.data()));
   switch (DTypeSize(dtype_)) {
     case 1:
       return RunAs(image, flip, reinterpret_cast<uint8_t*>(out.data()));

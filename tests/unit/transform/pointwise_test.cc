@@ -79,6 +79,20 @@ TEST(PointwiseTest, UnchangedBytesOfACropAreItsOwn) {
   EXPECT_THAT(out, ElementsAre(36, 37, 38, 33, 34, 35, 51, 52, 53, 48, 49, 50));
 }
 
+// Whole rows are copied at once, unless they lie in reverse order.
+TEST(PointwiseTest, UnchangedBytesOfWholeRowsAreItsOwn) {
+  std::vector<uint8_t> pixels(3 * 2 * 4 + kRowSlack);
+  std::iota(pixels.begin(), pixels.end(), uint8_t{0});
+  const ImageView rows = ImageView{pixels.data(), 2, 4, 3 * 2}.Crop({0, 1, 2, 2});
+  const Pointwise pointwise(TransformChain(), 3, ImageLayout::kHwc);
+  std::vector<uint8_t> out(3 * 2 * 2 + 1, 255);
+  const auto place = std::as_writable_bytes(std::span(out)).first(3 * 2 * 2);
+  pointwise.Run(rows, false, place);
+  EXPECT_THAT(out, ElementsAre(6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 255));
+  pointwise.Run(rows.UpsideDown(), false, place);
+  EXPECT_THAT(out, ElementsAre(12, 13, 14, 15, 16, 17, 6, 7, 8, 9, 10, 11, 255));
+}
+
 TEST(PointwiseTest, OneChannelTakesTheFirst) {
   const Pointwise pointwise(TransformChain(), 1, ImageLayout::kChw);
   EXPECT_THAT(Tensor<uint8_t>(pointwise, {1, 1, 1, 2, 2, 2, 3, 3, 3}, 3, 1, 1, true), ElementsAre(3, 2, 1));
