@@ -49,8 +49,8 @@ struct ImageView {
   }
 };
 
-// Writes the rows of `image` to `out`, one behind the other. Where they lie so already, in one copy: of large
-// copies, the processor does not read the destination first.
+// Writes the rows of `image` to `out`, one behind the other. Where they lie so already, in one copy, which is
+// much faster than one of each row.
 inline void CopyPixels(const ImageView& image, uint8_t* out) {
   const size_t row = 3 * static_cast<size_t>(image.width);
   const auto rows = static_cast<size_t>(image.height);
