@@ -36,8 +36,11 @@ struct ConvertImage {
 };
 static_assert(sizeof(ConvertImage) <= 4096, "what a kernel's parameters may have");
 
-// One kernel per element size. Any grid size; one-dimensional blocks of kConvertThreads.
+// One kernel per element size. Any grid size; one-dimensional blocks of kConvertThreads. A multiprocessor
+// runs kConvertBlocks at once. More would wait for these, and then work alone.
 inline constexpr unsigned kConvertThreads = 256;
+inline constexpr unsigned kConvertBlocks = 4;
+inline constexpr uint32_t kGroupPixels = 8;                      // of a row, which a thread handles at once
 inline constexpr const char* kConvertKernel1 = "ConvertImage1";  // uint8
 inline constexpr const char* kConvertKernel2 = "ConvertImage2";  // float16, bfloat16
 inline constexpr const char* kConvertKernel4 = "ConvertImage4";  // float32

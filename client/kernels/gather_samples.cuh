@@ -6,6 +6,7 @@
 #pragma once
 
 #include "client/kernels/gather_samples.h"
+#include "client/kernels/pixel_groups.cuh"
 
 namespace pinfeed {
 
@@ -83,112 +84,63 @@ __device__ inline void GatherCopy(const GatherSamples& work, const SampleCopy& c
   }
 }
 
-// The table's element of each channel of one pixel of the view.
-template <typename Element>
-struct PixelReader {
-  const GatherSamples& work;
-  const uint32_t* table;
-  uint32_t pixel;   // distance between pixels of the source, in bytes
-  uint64_t plane;   // distance between its channels
-  uint64_t stride;  // between its samples
-
-  __device__ void Read(const SamplePlace& sample, uint32_t x, uint32_t y, Element* out, uint32_t step) const {
-    const SampleView& view = work.view;
-    const auto mode = BorderMode(view.border);
-    const uint32_t column = sample.place.flip ? view.width - 1 - x : x;
-    const uint32_t row = sample.place.flip_vertical ? view.height - 1 - y : y;
-    const int32_t from_x = PixelAt(sample.place.x + int32_t(column), int32_t(view.source_width), mode);
-    const int32_t from_y = PixelAt(sample.place.y + int32_t(row), int32_t(view.source_height), mode);
-    const bool filled = from_x < 0 || from_y < 0;
-    const uint8_t* const from =
-        work.pixels + sample.index * stride +
-        (filled ? 0 : uint64_t(uint32_t(from_y)) * view.source_width + from_x) * pixel;
-    for (uint32_t c = 0; c < work.channels; ++c) {
-      const uint32_t value = filled ? view.fill[c] & 0xFF : from[c * plane];
-      out[c * step] = sample.zero != 0 ? Element(0) : Element(table[256 * c + value]);
+// Pixels of which some lie outside the image, or fewer than a group: one by one.
+template <uint32_t kChannels>
+__device__ inline PixelGroup<kChannels> ReadPixels(const SampleView& view, const uint8_t* image, int32_t left,
+                                                   int32_t top, uint32_t count, bool chw, uint64_t plane) {
+  const auto mode = BorderMode(view.border);
+  const int32_t row = PixelAt(top, int32_t(view.source_height), mode);
+  PixelGroup<kChannels> group{};
+#pragma unroll
+  for (uint32_t k = 0; k < kGroupPixels; ++k) {
+    const int32_t column = PixelAt(left + int32_t(k), int32_t(view.source_width), mode);
+    const bool filled = row < 0 || column < 0;
+    const uint64_t pixel = uint64_t(uint32_t(row)) * view.source_width + uint32_t(column);
+    if (k >= count) continue;
+#pragma unroll
+    for (uint32_t c = 0; c < kChannels; ++c) {
+      const uint32_t value =
+          filled ? view.fill[c] & 0xFF : image[chw ? c * plane + pixel : pixel * kChannels + c];
+      group.words[c][k / 4] |= value << (8 * (k % 4));
     }
   }
-};
+  return group;
+}
 
-template <typename Element>
-struct alignas(sizeof(Element) * kSamplesPixels) SampleQuad {
-  Element value[kSamplesPixels];
-};
-
-template <typename Element>
-__device__ inline void GatherImage(const GatherSamples& work, SamplePlace* places, uint32_t* table) {
-  for (uint32_t i = threadIdx.x; i < 256 * work.channels; i += kSamplesThreads) table[i] = work.table[i];
+template <typename Element, uint32_t kChannels>
+__device__ inline void GatherImage(const GatherSamples& work, SamplePlace* places, const uint32_t* table) {
   const SampleView& view = work.view;
-  const uint64_t source_pixels = uint64_t(view.source_height) * view.source_width;
-  const uint64_t pixels = uint64_t(view.height) * view.width;
-  const uint32_t groups = (view.width + kSamplesPixels - 1) / kSamplesPixels;
-  const bool chw = work.source_chw != 0;
-  const PixelReader<Element> reader{work, table, chw ? 1 : work.channels, chw ? source_pixels : 1,
-                                    source_pixels * work.channels};
-  const bool whole = view.width % kSamplesPixels == 0;
-  const bool packed =
-      whole && work.out_chw != 0 && reinterpret_cast<uintptr_t>(work.out) % sizeof(SampleQuad<Element>) == 0;
-  // Rows of the source that are read as words where a view's four pixels are four of the source.
-  const bool words = whole && view.source_width % 4 == 0 && source_pixels % 4 == 0 &&
-                     reinterpret_cast<uintptr_t>(work.pixels) % 4 == 0;
+  const uint64_t source_plane = uint64_t(view.source_height) * view.source_width;
+  const uint64_t plane = uint64_t(view.height) * view.width;
+  const uint32_t groups = (view.width + kGroupPixels - 1) / kGroupPixels;
+  const bool source_chw = work.source_chw != 0 || kChannels == 1;
+  const bool out_chw = work.out_chw != 0;
   ForShare<true>(
       work, uint64_t(view.height) * groups, 1, places,
       [&](const SamplePlace& sample, uint32_t n, uint32_t group) {
         const uint32_t y = group / groups;
-        const uint32_t x = (group - y * groups) * kSamplesPixels;
-        const uint32_t count = min(kSamplesPixels, view.width - x);
-        Element* const out = static_cast<Element*>(work.out) + n * pixels * work.channels;
-        Element values[3][kSamplesPixels];
+        const uint32_t x = (group - y * groups) * kGroupPixels;
+        const uint32_t count = min(kGroupPixels, view.width - x);
+        // Of the source, left to right.
         const int32_t left = sample.place.x + int32_t(sample.place.flip ? view.width - x - count : x);
-        const int32_t row = sample.place.y + int32_t(sample.place.flip_vertical ? view.height - 1 - y : y);
-        if (words && left >= 0 && left % 4 == 0 && left + 4 <= int32_t(view.source_width) && row >= 0 &&
-            row < int32_t(view.source_height)) {
-          const uint8_t* const from = work.pixels + sample.index * reader.stride +
-                                      (uint64_t(row) * view.source_width + left) * reader.pixel;
-          uint32_t word[3] = {};
-#pragma unroll
-          for (uint32_t c = 0; c < 3; ++c)
-            if (c < work.channels)
-              word[c] = reinterpret_cast<const uint32_t*>(from + (chw ? c * reader.plane : 4 * c))[0];
-          const bool interleaved = !chw && work.channels == 3;
-#pragma unroll
-          for (uint32_t k = 0; k < kSamplesPixels; ++k) {
-            const uint32_t to = sample.place.flip ? kSamplesPixels - 1 - k : k;
-#pragma unroll
-            for (uint32_t c = 0; c < 3; ++c) {
-              if (c >= work.channels) break;
-              const uint32_t value =
-                  (interleaved ? word[(3 * k + c) / 4] >> (8 * ((3 * k + c) % 4)) : word[c] >> (8 * k)) &
-                  0xFF;
-              const Element element = sample.zero != 0 ? Element(0) : Element(table[256 * c + value]);
-          // Not values[c][to]: an index that is not known when compiling puts the array into memory.
-#pragma unroll
-              for (uint32_t j = 0; j < kSamplesPixels; ++j)
-                if (j == to) values[c][j] = element;
-            }
-          }
+        const int32_t top = sample.place.y + int32_t(sample.place.flip_vertical ? view.height - 1 - y : y);
+        const uint8_t* const image = work.pixels + sample.index * source_plane * kChannels;
+        const bool inside = count == kGroupPixels && left >= 0 &&
+                            left + int32_t(kGroupPixels) <= int32_t(view.source_width) && top >= 0 &&
+                            top < int32_t(view.source_height);
+        PixelGroup<kChannels> pixels;
+        if (inside) {
+          const uint64_t first = uint64_t(uint32_t(top)) * view.source_width + uint32_t(left);
+          pixels =
+              LoadGroup<kChannels>(image + first * (source_chw ? 1 : kChannels), source_chw, source_plane);
         } else {
-#pragma unroll
-          for (uint32_t k = 0; k < kSamplesPixels; ++k)
-            if (k < count) reader.Read(sample, x + k, y, &values[0][k], kSamplesPixels);
+          pixels = ReadPixels<kChannels>(view, image, left, top, count, source_chw, source_plane);
         }
-#pragma unroll
-        for (uint32_t c = 0; c < 3; ++c) {
-          if (c >= work.channels) break;
-          if (packed) {
-            SampleQuad<Element> quad;
-#pragma unroll
-            for (uint32_t k = 0; k < kSamplesPixels; ++k) quad.value[k] = values[c][k];
-            *reinterpret_cast<SampleQuad<Element>*>(out + c * pixels + uint64_t(y) * view.width + x) = quad;
-          } else {
-#pragma unroll
-            for (uint32_t k = 0; k < kSamplesPixels; ++k) {
-              if (k >= count) continue;
-              const uint64_t at = uint64_t(y) * view.width + x + k;
-              out[work.out_chw != 0 ? c * pixels + at : at * work.channels + c] = values[c][k];
-            }
-          }
-        }
+        if (sample.place.flip) Mirror(pixels, count);
+        Element* const out = static_cast<Element*>(work.out) + n * plane * kChannels;
+        const uint64_t at = uint64_t(y) * view.width + x;
+        StoreGroup<Element, kChannels>(pixels, table, sample.zero != 0 ? 0 : ~uint32_t(0), count, out_chw,
+                                       plane, out + (out_chw ? at : at * kChannels));
       });
 }
 
@@ -196,21 +148,27 @@ template <typename Element>
 __device__ inline void GatherBatch(const GatherSamples& work) {
   __shared__ SamplePlace places[kSamplesThreads];
   __shared__ uint32_t table[3 * 256];
-  if (work.pixels != nullptr) GatherImage<Element>(work, places, table);
+  if (work.pixels != nullptr) {
+    for (uint32_t i = threadIdx.x; i < 256 * work.channels; i += kSamplesThreads) table[i] = work.table[i];
+    if (work.channels == 3)
+      GatherImage<Element, 3>(work, places, table);
+    else
+      GatherImage<Element, 1>(work, places, table);
+  }
   for (uint32_t i = 0; i < work.copy_count; ++i) GatherCopy(work, work.copies[i], places);
 }
 
 }  // namespace pinfeed
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
     GatherSamples1(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint8_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
     GatherSamples2(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint16_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
     GatherSamples4(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint32_t>(work);
 }

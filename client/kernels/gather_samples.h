@@ -38,9 +38,10 @@ struct GatherSamples {
 };
 static_assert(sizeof(GatherSamples) <= 4096, "what a kernel's parameters may have");
 
-// One kernel per element size. Any grid size; one-dimensional blocks of kSamplesThreads.
+// One kernel per element size. Any grid size; one-dimensional blocks of kSamplesThreads, of which a
+// multiprocessor runs kSamplesBlocks at once (see kConvertBlocks).
 inline constexpr unsigned kSamplesThreads = 256;
-inline constexpr uint32_t kSamplesPixels = 4;                     // that a thread makes at once, along a row
+inline constexpr unsigned kSamplesBlocks = 4;
 inline constexpr const char* kSamplesKernel1 = "GatherSamples1";  // uint8
 inline constexpr const char* kSamplesKernel2 = "GatherSamples2";  // float16, bfloat16
 inline constexpr const char* kSamplesKernel4 = "GatherSamples4";  // float32

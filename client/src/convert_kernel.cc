@@ -14,10 +14,12 @@ extern "C" const unsigned char pf_convert_image_fatbin[];
 namespace pinfeed {
 namespace {
 
-// An SM of any architecture runs at most this many blocks of 256 threads.
-constexpr int kBlocksPerProcessor = 8;
-constexpr uint32_t kPixelsPerThread = 4;
+static_assert(kConvertBlocks == kSamplesBlocks && kConvertThreads == kSamplesThreads, "one limit for both");
 constexpr uint64_t kBytesPerThread = 16;
+
+constexpr uint64_t GroupsOf(uint64_t samples, uint32_t height, uint32_t width) {
+  return samples * height * ((width + kGroupPixels - 1) / kGroupPixels);
+}
 
 }  // namespace
 
@@ -53,13 +55,12 @@ Status ConvertKernel::Load() {
   RETURN_IF_ERROR(CudaStatus(
       driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_->handle()),
       what));
-  max_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kBlocksPerProcessor;
+  max_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kConvertBlocks;
   return OkStatus();
 }
 
 Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const {
-  uint64_t threads =
-      uint64_t{work.samples} * work.height * ((work.width + kPixelsPerThread - 1) / kPixelsPerThread);
+  uint64_t threads = GroupsOf(work.samples, work.height, work.width);
   for (uint32_t i = 0; i < work.copy_count; ++i)
     threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
   if (threads == 0) return OkStatus();
@@ -80,10 +81,7 @@ Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
 }
 
 Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const {
-  uint64_t threads = 0;
-  if (work.pixels != nullptr)
-    threads =
-        uint64_t{work.samples} * work.view.height * ((work.view.width + kSamplesPixels - 1) / kSamplesPixels);
+  uint64_t threads = work.pixels != nullptr ? GroupsOf(work.samples, work.view.height, work.view.width) : 0;
   for (uint32_t i = 0; i < work.copy_count; ++i)
     threads =
         std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);

@@ -15,7 +15,7 @@
 #define __global__
 #define __grid_constant__
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 namespace pinfeed {
 namespace {
 
@@ -29,11 +29,21 @@ void __syncthreads() {
   block_barrier.arrive_and_wait();
 }
 struct uint2 {
-  uint32_t words[2];
+  uint32_t x, y;
 };
 struct uint4 {
-  uint32_t words[4];
+  uint32_t x, y, z, w;
 };
+uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
+}
+uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+  return result;
+}
 using std::max;
 using std::min;
 
