@@ -30,7 +30,7 @@ Status DecodeRing::Allocate(DecodeEngine& engine) {
 
 bool DecodeRing::TryClaim(Unit* unit) {
   while (oldest_ < next_ && (At(oldest_).unwanted || AllClaimed(At(oldest_)))) ++oldest_;
-  if (oldest_ == next_) return false;
+  if (oldest_ == next_ || OneSuffices()) return false;
   Entry& entry = At(oldest_);
   *unit = {entry.batch, entry.memory->address(), 0, 0};
   ++entry.under_way;
@@ -42,6 +42,16 @@ bool DecodeRing::TryClaim(Unit* unit) {
   unit->end = unit->begin + std::min(unit_samples_, entry.batch.samples - unit->begin);
   entry.next_sample = unit->end;
   return true;
+}
+
+bool DecodeRing::OneSuffices() const {
+  bool works = false;
+  bool waits = false;
+  for (const Entry& entry : entries_) {
+    works |= entry.under_way != 0;
+    waits |= entry.state == State::kDecoded && !entry.unwanted;
+  }
+  return works && waits;
 }
 
 bool DecodeRing::Claim(Unit* unit) {
