@@ -12,6 +12,7 @@ namespace pinfeed {
 constexpr int32_t kStripRows = 32;
 constexpr int32_t kTileRowsPerThread = kDecodeTileWidth * kDecodeTileHeight / kDecodeThreads;
 constexpr int32_t kRowsAtOnce = kDecodeThreads / kDecodeTileWidth;  // a warp has a row
+constexpr int32_t kStripRowsPerThread = kStripRows / kRowsAtOnce;
 
 __device__ inline int32_t Rounded(float value) {
   return ClampByte(__float2int_rd(value + 0.5f));
@@ -50,18 +51,29 @@ __device__ void MakeTile(const DecodeImages& work, const DecodedImage& image, in
   for (int32_t strip_begin = begin; strip_begin < end; strip_begin += kStripRows) {
     const int32_t strip_rows = min(kStripRows, end - strip_begin);
     if (column < width) {
+      // A weight serves all rows of the thread, whose loads do not wait for each other.
       const Taps taps = columns[column];
-      for (int32_t row = first_row; row < strip_rows; row += kRowsAtOnce) {
-        float r = 0, g = 0, b = 0;
-        for (int32_t k = 0; k < taps.count; ++k) {
-          const float weight = Weight<kInterpolation>(taps, k);
-          const Rgb pixel = PixelOf(image, image.x.first + taps.first + k, image.y.first + strip_begin + row);
-          r += weight * pixel.r;
-          g += weight * pixel.g;
-          b += weight * pixel.b;
-        }
-        strip[row][column] = make_uchar4(Rounded(r), Rounded(g), Rounded(b), 0);
+      const uint8_t* at[kStripRowsPerThread];
+      float across[kStripRowsPerThread][3] = {};
+#pragma unroll
+      for (int32_t i = 0; i < kStripRowsPerThread; ++i) {
+        const int32_t row = min(first_row + i * kRowsAtOnce, strip_rows - 1);
+        at[i] = AddressOf(image, image.x.first + taps.first, image.y.first + strip_begin + row);
       }
+      for (int32_t k = 0; k < taps.count; ++k) {
+        const float weight = Weight<kInterpolation>(taps, k);
+#pragma unroll
+        for (int32_t i = 0; i < kStripRowsPerThread; ++i) {
+          const Rgb pixel = ColourOf(image, at[i] + 3 * k);
+          across[i][0] += weight * pixel.r;
+          across[i][1] += weight * pixel.g;
+          across[i][2] += weight * pixel.b;
+        }
+      }
+#pragma unroll
+      for (int32_t i = 0; i < kStripRowsPerThread; ++i)
+        strip[first_row + i * kRowsAtOnce][column] =
+            make_uchar4(Rounded(across[i][0]), Rounded(across[i][1]), Rounded(across[i][2]), 0);
     }
     __syncthreads();
 #pragma unroll
@@ -99,28 +111,30 @@ __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& 
   }
 }
 
-// Whether the 8 bytes from column x of a row on, as far as they belong to the image, still hold the poison.
-__device__ inline bool IsPoisoned(const uint8_t* row, int32_t x, int32_t width, uint64_t poison) {
+// Whether the 8 bytes of a row from `begin` on, as far as they lie before `end`, still hold the poison.
+__device__ inline bool IsPoisoned(const uint8_t* row, int32_t begin, int32_t end, uint64_t poison) {
   bool same = true;
-  for (int32_t i = x; i < min(x + 8, width); ++i) same = same && row[i] == uint8_t(poison >> (i % 8 * 8));
+  for (int32_t i = begin; i < min(begin + 8, end); ++i)
+    same = same && row[i] == uint8_t(poison >> (i % 8 * 8));
   return same;
 }
 
-// Looks at two places of each row of blocks: at its end, and at one that differs from row to row. The engine
-// decodes blocks in order, so that an image which it has left early has no last blocks.
+// Looks at two places of every eight rows of the region: at a row's end, and at one that differs from row to
+// row. The engine decodes blocks in order, so that an image which it has left early has no last blocks.
 __device__ inline void CheckWritten(const DecodeImages& work) {
   constexpr int32_t kBlock = 8;
   const DecodedImage& image = work.images[blockIdx.x];
   if (image.pixels == nullptr) return;
   bool poisoned = false;
-  const int32_t width = 3 * image.width;
-  const int32_t last = max(width - kBlock, 0);
-  for (int32_t i = threadIdx.x; i * kBlock < image.height; i += kDecodeThreads) {
-    const int32_t y = min(i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1)), image.height - 1);
-    const uint8_t* const row = image.pixels + uint64_t(y) * image.pitch;
-    const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last + 1));
-    poisoned |= IsPoisoned(row, somewhere, width, work.poison);
-    poisoned |= IsPoisoned(row, last, width, work.poison);
+  const int32_t begin = 3 * image.x.first;
+  const int32_t end = begin + 3 * image.x.region;
+  const int32_t last = max(end - kBlock, begin);
+  for (int32_t i = threadIdx.x; i * kBlock < image.y.region; i += kDecodeThreads) {
+    const int32_t y = min(i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1)), image.y.region - 1);
+    const uint8_t* const row = AddressOf(image, 0, image.y.first + y);
+    const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last - begin + 1));
+    poisoned |= IsPoisoned(row, begin + somewhere, end, work.poison);
+    poisoned |= IsPoisoned(row, last, end, work.poison);
   }
   if (poisoned) work.unwritten[blockIdx.x] = 1;
 }
@@ -150,17 +164,17 @@ __device__ inline void Decode(const DecodeImages& work) {
 
 }  // namespace pinfeed
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads, 4)
     DecodeImages(const __grid_constant__ pinfeed::DecodeImages work) {
   pinfeed::Decode(work);
 }
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads, 4)
     CheckPixels(const __grid_constant__ pinfeed::DecodeImages work) {
   pinfeed::CheckWritten(work);
 }
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads)
+extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads, 4)
     FillWords(const __grid_constant__ pinfeed::FillWords work) {
   ulonglong2* const out = reinterpret_cast<ulonglong2*>(work.out);
   for (uint64_t i = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x; i < work.words / 2;

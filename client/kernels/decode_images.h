@@ -21,8 +21,6 @@ struct ImageAxis {
 struct DecodedImage {
   const uint8_t* pixels;  // red, green, blue; 8-byte aligned. Null: there is no image, zeros are written
   uint32_t pitch;         // bytes of a row; a multiple of 8
-  int32_t width;
-  int32_t height;
   uint32_t interpolation;
   uint32_t grayscale;  // 1: the luma of the colours, before the resize
   uint32_t upside_down;
@@ -59,9 +57,9 @@ struct FillWords {
 // image, blockIdx.x the tile.
 inline constexpr unsigned kDecodeThreads = 256;
 inline constexpr uint32_t kDecodeTileWidth = 32;
-inline constexpr uint32_t kDecodeTileHeight = 16;
+inline constexpr uint32_t kDecodeTileHeight = 32;
 inline constexpr const char* kDecodeKernel = "DecodeImages";
-// With DecodeImages: sets `unwritten` of each image to 1 if a part of its pixels still holds `poison`. One
+// With DecodeImages: sets `unwritten` of each image to 1 if a part of its region still holds `poison`. One
 // block an image. Runs before the other kernel, so that what it has seen, the other sees too.
 inline constexpr const char* kCheckKernel = "CheckPixels";
 // Any grid.

@@ -42,7 +42,7 @@ class DecodeWorker {
   // From the staging memory, or by way of it: then it holds nothing else.
   virtual Status CopyAll(std::span<const Copy> copies) = 0;
 
-  static constexpr uint32_t kMaxImages = 64;
+  static constexpr uint32_t kMaxImages = 128;
 };
 
 // Purpose: device memory for one decoded batch. Threads: one at a time.

@@ -15,11 +15,10 @@
 namespace pinfeed {
 namespace {
 
-// The engines are busy with three: an H200 decodes 30,300 images a second with two, 34,100 with three or
-// four.
-constexpr size_t kDecodersOfASession = 3;
-// Of a thread: what 64 images of photographs take.
-constexpr uint64_t kStagingBytes = uint64_t{16} << 20;
+// The engines are busy with two that take 128 images each.
+constexpr size_t kDecodersOfASession = 2;
+// Of a thread: what 128 images of photographs take.
+constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 
 }  // namespace
 

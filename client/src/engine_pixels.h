@@ -20,6 +20,19 @@ struct EnginePixels {
 // At offset 0. Precondition: CheckJpegFrame returned OK.
 EnginePixels PixelsOf(const JpegFrame& frame);
 
+// A part of an image, in pixels.
+struct ImageRegion {
+  int32_t x = 0;
+  int32_t y = 0;
+  int32_t width = 0;
+  int32_t height = 0;
+};
+
+// What the engines are to write of a file: the region that the plan reads, and some pixels around it, so that
+// no interpolated chroma depends on where the region begins, and its rows are as aligned as the image's.
+// Precondition: CheckImagePlan returned OK.
+ImageRegion EngineRegion(const ImagePlan& plan);
+
 // Describes the image to the kernel, except for the addresses. Precondition: CheckImagePlan and
 // CheckJpegFrame returned OK.
 DecodedImage Describe(const ImagePlan& plan, const EnginePixels& pixels);

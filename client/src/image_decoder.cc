@@ -49,6 +49,7 @@ class GpuImageDecoder::Impl {
   struct Made {
     size_t index = 0;  // in Decode's spans
     EnginePixels pixels = {};
+    ImageRegion region = {};
     bool on_engine = false;
     bool again = false;  // to be decoded without the engines
   };
@@ -69,7 +70,7 @@ class GpuImageDecoder::Impl {
   Status DecodeAgain(const EncodedImage& image, size_t made, Status& failure);
   Status Launch(size_t first, size_t count, bool check);
   CUdeviceptr AddressOf(const EnginePixels& pixels) const { return pixels_.address() + pixels.offset; }
-  JpegEngines::Work WorkOf(const EncodedImage& image, const EnginePixels& pixels) const;
+  JpegEngines::Work WorkOf(const EncodedImage& image, const Made& made) const;
   HostPages& pages() const { return *reinterpret_cast<HostPages*>(host_->bytes().data()); }
 
   const std::shared_ptr<const CudaDevice> device_;
@@ -181,6 +182,7 @@ Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, D
   if (made.pixels.bytes > kPixelBytes)
     return ResourceExhausted("a JPEG file of " + std::to_string(frame.width) + " x " +
                              std::to_string(frame.height) + " pixels is too large for the GPU's decoder");
+  made.region = EngineRegion(image.plan);
   job = Describe(image.plan, made.pixels);
   ASSIGN_OR_RETURN(made.on_engine, engines_->CanDecode());
   made.again = !made.on_engine;
@@ -215,7 +217,7 @@ void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
   std::array<JpegEngines::Work, kMaxImages> work;
   size_t count = 0;
   for (const Made& made : std::span(chunk_.made).first(chunk_.count))
-    if (made.on_engine) work[count++] = WorkOf(images[made.index], made.pixels);
+    if (made.on_engine) work[count++] = WorkOf(images[made.index], made);
   if (engines_->Decode(std::span(work).first(count), stream_->native())) return;
   for (Made& made : std::span(chunk_.made).first(chunk_.count)) made.again |= made.on_engine;
 }
@@ -224,10 +226,11 @@ void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
 // poison, as it does afterwards.
 Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t number, Status& failure) {
   ++decoded_again_;
-  const EnginePixels& pixels = chunk_.made[number].pixels;
+  const Made& made = chunk_.made[number];
+  const EnginePixels& pixels = made.pixels;
   // What a damaged file leaves out is the same each time.
   RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, 0));
-  RETURN_IF_ERROR(engines_->DecodeWithout(WorkOf(image, pixels), stream_->native(), failure));
+  RETURN_IF_ERROR(engines_->DecodeWithout(WorkOf(image, made), stream_->native(), failure));
   if (!failure.ok()) pages().images[number].pixels = nullptr;
   RETURN_IF_ERROR(Launch(number, 1, false));
   RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, poison_));
@@ -251,11 +254,11 @@ Status GpuImageDecoder::Impl::Launch(size_t first, size_t count, bool check) {
   return stream_->Launch(work);
 }
 
-JpegEngines::Work GpuImageDecoder::Impl::WorkOf(const EncodedImage& image, const EnginePixels& pixels) const {
-  JpegEngines::Work work{image.bytes, {}};
+JpegEngines::Work GpuImageDecoder::Impl::WorkOf(const EncodedImage& image, const Made& made) const {
+  JpegEngines::Work work{image.bytes, {}, made.region};
   work.output.channel[0] =
-      reinterpret_cast<unsigned char*>(AddressOf(pixels));  // NOLINT(performance-no-int-to-ptr)
-  work.output.pitch[0] = pixels.pitch;
+      reinterpret_cast<unsigned char*>(AddressOf(made.pixels));  // NOLINT(performance-no-int-to-ptr)
+  work.output.pitch[0] = made.pixels.pitch;
   return work;
 }
 

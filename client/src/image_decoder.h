@@ -37,8 +37,8 @@ struct EncodedImage {
 // outside the outputs, whatever the plans and the streams contain.
 class GpuImageDecoder {
  public:
-  static constexpr size_t kMaxImages = 64;
-  static constexpr uint64_t kPixelBytes = uint64_t{64} << 20;
+  static constexpr size_t kMaxImages = 128;
+  static constexpr uint64_t kPixelBytes = uint64_t{96} << 20;
 
   struct Options {
     uint32_t height = 0;  // of the output

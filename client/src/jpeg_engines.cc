@@ -56,23 +56,43 @@ Result<bool> JpegEngines::CanDecode() {
   return unsupported == 0;
 }
 
+// Makes it a part of the next call. Returns false if nvJPEG fails.
+bool JpegEngines::AddFile(const Work& work) {
+  if (regions_.size() == params_.size()) {
+    nvjpeg::Params made = nullptr;
+    if (api_.nvjpegDecodeParamsCreate(engines_.handle(), &made) != nvjpeg::ResultCode::kSuccess) return false;
+    nvjpeg::UniqueParams owner({&api_, made});
+    if (api_.nvjpegDecodeParamsSetOutputFormat(made, kFormat) != nvjpeg::ResultCode::kSuccess) return false;
+    regions_.push_back(std::move(owner));
+  }
+  const nvjpeg::Params params = regions_[params_.size()].get().native;
+  const ImageRegion& region = work.region;
+  if (api_.nvjpegDecodeParamsSetROI(params, region.x, region.y, region.width, region.height) !=
+      nvjpeg::ResultCode::kSuccess)
+    return false;
+  params_.push_back(params);
+  data_.push_back(Data(work.file));
+  sizes_.push_back(work.file.size());
+  outputs_.push_back(work.output);
+  outputs_.back().channel[0] += static_cast<size_t>(region.y) * work.output.pitch[0] + 3 * size_t(region.x);
+  return true;
+}
+
 bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
   if (files.empty()) return true;
   data_.clear();
   sizes_.clear();
   outputs_.clear();
-  for (const Work& work : files) {
-    data_.push_back(Data(work.file));
-    sizes_.push_back(work.file.size());
-    outputs_.push_back(work.output);
-  }
+  params_.clear();
+  for (const Work& work : files)
+    if (!AddFile(work)) return false;
   nvjpeg::ResultCode result = nvjpeg::ResultCode::kSuccess;
   if (batch_ != files.size())
     result = api_.nvjpegDecodeBatchedInitialize(engines_.handle(), engines_.state(),
                                                 static_cast<int>(files.size()), 1, kFormat);
   if (result == nvjpeg::ResultCode::kSuccess)
-    result = api_.nvjpegDecodeBatched(engines_.handle(), engines_.state(), data_.data(), sizes_.data(),
-                                      outputs_.data(), stream);
+    result = api_.nvjpegDecodeBatchedEx(engines_.handle(), engines_.state(), data_.data(), sizes_.data(),
+                                        outputs_.data(), params_.data(), stream);
   batch_ = result == nvjpeg::ResultCode::kSuccess ? files.size() : 0;
   return batch_ != 0;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/engine_pixels.h"
 #include "client/src/image_plan_check.h"
 #include "common/base/result.h"
 #include "common/cuda/nvjpeg.h"
@@ -31,17 +32,19 @@ class JpegEngines {
 
   struct Work {
     std::span<const std::byte> file;
-    nvjpeg::Image output;  // pixels of three bytes
+    nvjpeg::Image output;  // of the whole image: pixels of three bytes
+    ImageRegion region;    // that is needed
   };
-  // Has the engines decode files that they can decode. They do so at once, whatever `stream` still has to do.
-  // Returns false if they refuse; then they have written nothing.
+  // Has the engines decode files that they can decode, and write the regions. They do so at once, whatever
+  // `stream` still has to do. Returns false if they refuse; then they have written nothing.
   bool Decode(std::span<const Work> files, CUstream stream);
-  // Queues the decoding of a file without the engines. `failure` says why it cannot be decoded. An error says
-  // nothing of the file: the GPU lacks memory, or its driver fails.
+  // Queues the decoding of a whole file without the engines. `failure` says why it cannot be decoded. An
+  // error says nothing of the file: the GPU lacks memory, or its driver fails.
   Status DecodeWithout(Work work, CUstream stream, Status& failure);
 
  private:
   JpegEngines(const NvJpeg& api, nvjpeg::Decoder engines) : api_(api), engines_(std::move(engines)) {}
+  bool AddFile(const Work& work);
 
   const NvJpeg& api_;
   nvjpeg::Decoder engines_;
@@ -51,6 +54,8 @@ class JpegEngines {
   std::vector<const unsigned char*> data_;
   std::vector<size_t> sizes_;
   std::vector<nvjpeg::Image> outputs_;
+  std::vector<nvjpeg::Params> params_;
+  std::vector<nvjpeg::UniqueParams> regions_;  // what params_ refers to; at least as many
 };
 
 }  // namespace pinfeed

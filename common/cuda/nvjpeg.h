@@ -41,6 +41,8 @@ struct ObjectTraits {
   static void Close(Handle object) noexcept { (void)(object.api->*kClose)(object.native); }
 };
 
+using UniqueParams = UniqueHandle<ObjectTraits<Params, &Functions::nvjpegDecodeParamsDestroy>>;
+
 // Purpose: decodes with one backend: its handle, the state of one decoder, and the parsed header of one file.
 // Owns them. Borrows the functions. Threads: one at a time. Precondition of all, destruction included: the
 // GPU's context is current.

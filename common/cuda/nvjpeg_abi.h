@@ -55,6 +55,7 @@ struct Image {
 using Handle = struct OpaqueHandle*;     // nvjpegHandle_t
 using State = struct OpaqueState*;       // nvjpegJpegState_t
 using Bitstream = struct OpaqueStream*;  // nvjpegJpegStream_t
+using Params = struct OpaqueParams*;     // nvjpegDecodeParams_t
 
 // All functions in use: symbol, parameters. Each returns nvjpegStatus_t.
 #define PF_NVJPEG_FUNCTIONS(F)                                                                          \
@@ -71,8 +72,12 @@ using Bitstream = struct OpaqueStream*;  // nvjpegJpegStream_t
   F(nvjpegJpegStreamGetChromaSubsampling, (Bitstream, Subsampling*))                                    \
   F(nvjpegDecodeBatchedSupported, (Handle, Bitstream, int* unsupported))                                \
   F(nvjpegDecodeBatchedInitialize, (Handle, State, int images, int host_threads, OutputFormat))         \
-  F(nvjpegDecodeBatched,                                                                                \
-    (Handle, State, const unsigned char* const* data, const size_t* bytes, Image* outputs, CUstream))   \
+  F(nvjpegDecodeParamsCreate, (Handle, Params*))                                                        \
+  F(nvjpegDecodeParamsDestroy, (Params))                                                                \
+  F(nvjpegDecodeParamsSetOutputFormat, (Params, OutputFormat))                                          \
+  F(nvjpegDecodeParamsSetROI, (Params, int x, int y, int width, int height))                            \
+  F(nvjpegDecodeBatchedEx, (Handle, State, const unsigned char* const* data, const size_t* bytes,       \
+                            Image* outputs, Params* params, CUstream))                                  \
   F(nvjpegDecode,                                                                                       \
     (Handle, State, const unsigned char* data, size_t bytes, OutputFormat, Image* output, CUstream))
 

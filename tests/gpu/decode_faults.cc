@@ -18,23 +18,24 @@ double Milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// The engines with a fault, put in place of nvjpegDecodeBatched. Functions of C have no state of their own.
+// The engines with a fault, put in place of nvjpegDecodeBatchedEx. Functions of C have no state of their own.
 const NvJpeg* real = nullptr;
 unsigned char* elsewhere = nullptr;  // device memory for a whole image
 constexpr size_t kSkipped = 5;
 
 nvjpeg::ResultCode SkipImage(nvjpeg::Handle handle, nvjpeg::State state, const unsigned char* const* data,
-                             const size_t* bytes, nvjpeg::Image* outputs, CUstream stream) {
+                             const size_t* bytes, nvjpeg::Image* outputs, nvjpeg::Params* params,
+                             CUstream stream) {
   for (unsigned char*& channel : outputs[kSkipped].channel)
     channel = channel == nullptr ? nullptr : elsewhere;
-  return real->nvjpegDecodeBatched(handle, state, data, bytes, outputs, stream);
+  return real->nvjpegDecodeBatchedEx(handle, state, data, bytes, outputs, params, stream);
 }
 nvjpeg::ResultCode SkipAll(nvjpeg::Handle, nvjpeg::State, const unsigned char* const*, const size_t*,
-                           nvjpeg::Image*, CUstream) {
+                           nvjpeg::Image*, nvjpeg::Params*, CUstream) {
   return nvjpeg::ResultCode::kSuccess;
 }
 nvjpeg::ResultCode Refuse(nvjpeg::Handle, nvjpeg::State, const unsigned char* const*, const size_t*,
-                          nvjpeg::Image*, CUstream) {
+                          nvjpeg::Image*, nvjpeg::Params*, CUstream) {
   return nvjpeg::ResultCode::kExecutionFailed;
 }
 
@@ -99,7 +100,7 @@ bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const st
   constexpr size_t kAll = GpuImageDecoder::kMaxImages;
   const struct {
     const char* name;
-    decltype(NvJpeg::nvjpegDecodeBatched) fault;
+    decltype(NvJpeg::nvjpegDecodeBatchedEx) fault;
     size_t again;
   } faults[] = {{"an image is skipped", SkipImage, 1},
                 {"all images are skipped", SkipAll, kAll},
@@ -107,7 +108,7 @@ bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const st
   bool ok = true;
   for (const auto& [name, fault, again] : faults) {
     NvJpeg faulty = *real;
-    faulty.nvjpegDecodeBatched = fault;
+    faulty.nvjpegDecodeBatchedEx = fault;
     DecodeFixture fixture(device, {.height = DecodeFixture::kSide, .width = DecodeFixture::kSide}, &faulty);
     const std::vector<Expectation> images = RandomCrops(fixture, photos, kAll);
     std::vector<Status> failures;
@@ -186,7 +187,7 @@ bool TestGraphCapture(const std::shared_ptr<const CudaDevice>& device, const std
   real = Require(NvJpeg::Load());
   static NvJpeg refusing;  // so that the decoder makes everything that it can need
   refusing = *real;
-  refusing.nvjpegDecodeBatched = Refuse;
+  refusing.nvjpegDecodeBatchedEx = Refuse;
   DecodeFixture fixture(device);
   const std::vector<Expectation> images = RandomCrops(fixture, photos, 8);
   const std::vector<EncodedImage> encoded = fixture.Encode(images);

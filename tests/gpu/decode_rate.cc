@@ -50,9 +50,10 @@ nvjpeg::ResultCode ParseHeader(nvjpeg::Handle handle, const unsigned char* data,
   return real->nvjpegJpegStreamParseHeader(handle, data, bytes, stream);
 }
 nvjpeg::ResultCode DecodeBatched(nvjpeg::Handle handle, nvjpeg::State state, const unsigned char* const* data,
-                                 const size_t* bytes, nvjpeg::Image* outputs, CUstream stream) {
+                                 const size_t* bytes, nvjpeg::Image* outputs, nvjpeg::Params* params,
+                                 CUstream stream) {
   const SpentScope scope(in_engines);
-  return real->nvjpegDecodeBatched(handle, state, data, bytes, outputs, stream);
+  return real->nvjpegDecodeBatchedEx(handle, state, data, bytes, outputs, params, stream);
 }
 
 // Purpose: a trainer that fills the GPU: a queue of `depth` kernels that each write a GiB. Threads: its own.
@@ -151,9 +152,9 @@ void MeasureRates(const std::shared_ptr<const CudaDevice>& device, const std::ve
   real = Require(NvJpeg::Load());
   NvJpeg timed = *real;
   timed.nvjpegJpegStreamParseHeader = ParseHeader;
-  timed.nvjpegDecodeBatched = DecodeBatched;
+  timed.nvjpegDecodeBatchedEx = DecodeBatched;
   DecodeFixture source(device);
-  const std::vector<Expectation> images = RandomCrops(source, photos, 8 * GpuImageDecoder::kMaxImages);
+  const std::vector<Expectation> images = RandomCrops(source, photos, 4 * GpuImageDecoder::kMaxImages);
   const std::vector<EncodedImage> encoded = source.Encode(images, 0);
   std::vector<std::vector<EncodedImage>> chunks;
   for (size_t i = 0; i < encoded.size(); i += GpuImageDecoder::kMaxImages)

@@ -30,7 +30,8 @@ void Make(const DecodeImages& work, const DecodedImage& image) {
       for (int32_t j = 0; j < rows.count; ++j) {
         float line[3] = {};
         for (int32_t k = 0; k < columns.count; ++k) {
-          const Rgb pixel = PixelOf(image, image.x.first + columns.first + k, image.y.first + rows.first + j);
+          const Rgb pixel = ColourOf(
+              image, AddressOf(image, image.x.first + columns.first + k, image.y.first + rows.first + j));
           const float weight = Weight<kInterpolation>(columns, k);
           line[0] += weight * static_cast<float>(pixel.r);
           line[1] += weight * static_cast<float>(pixel.g);

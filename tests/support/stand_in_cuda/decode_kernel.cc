@@ -16,8 +16,8 @@ bool IsWritable(const void* memory, uint64_t bytes) {
 
 bool PixelsAreReachable(const DecodedImage& image) {
   return image.pixels == nullptr ||
-         IsReachable(AddressOf(image.pixels), static_cast<uint64_t>(image.height) * image.pitch,
-                     Rights::kRead);
+         IsReachable(AddressOf(image.pixels),
+                     static_cast<uint64_t>(image.y.first + image.y.region) * image.pitch, Rights::kRead);
 }
 
 }  // namespace
@@ -37,14 +37,16 @@ CUresult RunDecode(const DecodeImages& work) {
   return CUDA_SUCCESS;
 }
 
-// An image whose last row begins with the poison was left out.
+// An image was left out if the last row of its region has the poison.
 CUresult RunCheck(const DecodeImages& work) {
   for (uint32_t i = 0; i < work.count; ++i) {
     const DecodedImage& image = work.images[i];
-    if (image.pixels == nullptr || image.width < 8) continue;
+    const int32_t aligned = (3 * image.x.first + 7) / 8 * 8;
+    if (image.pixels == nullptr || aligned + 8 > 3 * (image.x.first + image.x.region)) continue;
     if (!PixelsAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     uint64_t word = 0;
-    std::memcpy(&word, image.pixels + static_cast<uint64_t>(image.height - 1) * image.pitch, sizeof word);
+    const auto last = static_cast<uint64_t>(image.y.first + image.y.region - 1);
+    std::memcpy(&word, image.pixels + last * image.pitch + aligned, sizeof word);
     if (word == work.poison) work.unwritten[i] = 1;
   }
   return CUDA_SUCCESS;

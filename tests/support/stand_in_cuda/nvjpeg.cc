@@ -4,6 +4,8 @@
 // its stream. An image that libjpeg rejects is skipped, and success is reported all the same.
 #include <csetjmp>
 #include <cstdio>
+#include <cstring>
+#include <vector>
 
 #include "common/cuda/nvjpeg_abi.h"
 
@@ -22,6 +24,13 @@ struct OpaqueStream {
   unsigned components = 0;
   Encoding encoding = Encoding::kUnknown;
   Subsampling subsampling = Subsampling::kUnknown;
+};
+
+struct OpaqueParams {
+  int x = 0;
+  int y = 0;
+  int width = -1;  // the whole image
+  int height = -1;
 };
 
 namespace {
@@ -51,24 +60,35 @@ struct Jpeg {
     return jpeg_read_header(&cinfo, TRUE) == JPEG_HEADER_OK;
   }
 
-  // Writes pixels of three bytes.
-  bool ReadRgb(const Image& output) {
+  // Writes a part's pixels of three bytes. `row`: room for a row of the image.
+  bool ReadRgb(const Image& output, const OpaqueParams& part, std::vector<unsigned char>& row) {
     if (setjmp(jump) != 0) return false;
     cinfo.out_color_space = JCS_RGB;
     jpeg_start_decompress(&cinfo);
+    const int width = part.width < 0 ? static_cast<int>(cinfo.output_width) : part.width;
+    const int height = part.height < 0 ? static_cast<int>(cinfo.output_height) : part.height;
+    if (part.x + width > static_cast<int>(cinfo.output_width) ||
+        part.y + height > static_cast<int>(cinfo.output_height))
+      return false;
+    row.resize(size_t{3} * cinfo.output_width);
     while (cinfo.output_scanline < cinfo.output_height) {
-      JSAMPROW line = output.channel[0] + cinfo.output_scanline * output.pitch[0];
+      const int y = static_cast<int>(cinfo.output_scanline) - part.y;
+      JSAMPROW line = row.data();
       jpeg_read_scanlines(&cinfo, &line, 1);
+      if (y >= 0 && y < height)
+        std::memcpy(output.channel[0] + static_cast<size_t>(y) * output.pitch[0], &row[3 * part.x],
+                    3 * width);
     }
     jpeg_finish_decompress(&cinfo);
     return true;
   }
 };
 
-bool Decode(const unsigned char* data, size_t bytes, const Image& output) {
+bool Decode(const unsigned char* data, size_t bytes, const Image& output, const OpaqueParams& part) {
+  std::vector<unsigned char> row;
   Jpeg jpeg;
   if (!jpeg.ReadHeader(data, bytes)) return false;
-  return jpeg.ReadRgb(output);
+  return jpeg.ReadRgb(output, part, row);
 }
 
 Subsampling SubsamplingOf(const jpeg_decompress_struct& cinfo) {
@@ -159,13 +179,26 @@ ResultCode nvjpegDecodeBatchedInitialize(Handle /*handle*/, State state, int ima
   *state = {images};
   return ResultCode::kSuccess;
 }
-ResultCode nvjpegDecodeBatched(Handle /*handle*/, State state, const unsigned char* const* data,
-                               const size_t* bytes, Image* outputs, CUstream /*stream*/) {
-  for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], outputs[i]);
+ResultCode nvjpegDecodeParamsCreate(Handle /*handle*/, Params* params) {
+  return Make(params);
+}
+ResultCode nvjpegDecodeParamsDestroy(Params params) {
+  return Destroy(params);
+}
+ResultCode nvjpegDecodeParamsSetOutputFormat(Params /*params*/, OutputFormat format) {
+  return format == OutputFormat::kRgbInterleaved ? ResultCode::kSuccess : ResultCode::kInvalidParameter;
+}
+ResultCode nvjpegDecodeParamsSetROI(Params params, int x, int y, int width, int height) {
+  *params = {x, y, width, height};
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegDecodeBatchedEx(Handle /*handle*/, State state, const unsigned char* const* data,
+                                 const size_t* bytes, Image* outputs, Params* params, CUstream /*stream*/) {
+  for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], outputs[i], *params[i]);
   return ResultCode::kSuccess;
 }
 ResultCode nvjpegDecode(Handle /*handle*/, State /*state*/, const unsigned char* data, size_t bytes,
                         OutputFormat format, Image* output, CUstream /*stream*/) {
   if (format != OutputFormat::kRgbInterleaved) return ResultCode::kInvalidParameter;
-  return Decode(data, bytes, *output) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
+  return Decode(data, bytes, *output, {}) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
 }
