@@ -38,7 +38,7 @@ struct EncodedImage {
 class GpuImageDecoder {
  public:
   static constexpr size_t kMaxImages = 128;
-  static constexpr uint64_t kPixelBytes = uint64_t{96} << 20;
+  static constexpr uint64_t kPixelBytes = uint64_t{80} << 20;
 
   struct Options {
     uint32_t height = 0;  // of the output

@@ -254,7 +254,7 @@ TEST_F(ClientDecodeTest, TimeoutCoversDecodingAndLosesNothing) {
   const auto gpu = Open(kGpu, engine);
   const auto cpu = Open("", nullptr);
   ASSERT_TRUE(gpu && cpu);
-  engine->AwaitHeld();
+  EXPECT_TRUE(engine->AwaitHeld());
   EXPECT_THAT(gpu->Next(std::chrono::milliseconds(20)), StatusIs(Code::kDeadlineExceeded, HasSubstr("GPU")));
   EXPECT_THAT(gpu->Next(std::chrono::seconds(0)), StatusIs(Code::kDeadlineExceeded, HasSubstr("GPU")));
   engine->HoldDecoders(false);

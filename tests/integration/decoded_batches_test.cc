@@ -36,6 +36,16 @@ class DecodedBatchesTest : public ClientDecodeTest {
     page_.wake = 1;
     PublishReader(page_, 1, 1).WakeSleepers();
   }
+  // Batches like the first, all at once.
+  void PublishUpTo(uint64_t count) {
+    for (uint64_t n = page_.published; n < count; ++n) {
+      page_.ring[n] = page_.ring[0];
+      page_.ring[n].sequence = n;
+    }
+    page_.published = count;
+    page_.wake = static_cast<uint32_t>(count);
+    PublishReader(page_, 1, 1).WakeSleepers();
+  }
   static SteadyTime In(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
   const std::shared_ptr<CpuDecodeEngine> engine_ = std::make_shared<CpuDecodeEngine>();
@@ -48,7 +58,7 @@ TEST_F(DecodedBatchesTest, StopDoesNotWaitForADecoderThatHangs) {
   engine_->HoldDecoders(true);
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());
   Publish();
-  engine_->AwaitHeld();
+  EXPECT_TRUE(engine_->AwaitHeld());
   EXPECT_FALSE(batches->IsDecoded(0));
   EXPECT_THAT(batches->Stop(In(std::chrono::milliseconds(10))),
               StatusIs(Code::kDeadlineExceeded, HasSubstr("still decodes")));
@@ -67,20 +77,30 @@ TEST_F(DecodedBatchesTest, ImpossibleSlotsFailEverythingBehindThem) {
   EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));
 }
 
+TEST_F(DecodedBatchesTest, OneThreadDecodesWhileADecodedBatchWaits) {
+  ASSERT_OK_AND_ASSIGN(const auto batches, Start());
+  Publish();
+  batches->AwaitDecoded(0, std::chrono::seconds(30));
+  engine_->HoldDecoders(true);
+  PublishUpTo(4);
+  EXPECT_TRUE(engine_->AwaitHeld());
+  EXPECT_FALSE(engine_->AwaitHeld(2, std::chrono::milliseconds(200)));
+  batches->Discard(0);
+  EXPECT_TRUE(engine_->AwaitHeld(2));  // now the trainer waits
+  engine_->HoldDecoders(false);
+  EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));
+}
+
 TEST_F(DecodedBatchesTest, DiscardedBatchLeavesItsEntryToTheNext) {
   engine_->HoldDecoders(true);
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());
   Publish();
-  engine_->AwaitHeld();
+  EXPECT_TRUE(engine_->AwaitHeld());
   batches->Discard(0);
   engine_->HoldDecoders(false);
   EXPECT_FALSE(batches->IsDecoded(0));
   for (uint64_t n = 1; n <= 2 * DecodedBatches::kRing; ++n) {
-    page_.ring[n] = page_.ring[0];
-    page_.ring[n].sequence = n;
-    page_.published = n + 1;
-    page_.wake = static_cast<uint32_t>(n) + 1;
-    PublishReader(page_, 1, 1).WakeSleepers();
+    PublishUpTo(n + 1);
     batches->AwaitDecoded(n, std::chrono::seconds(30));
     EXPECT_TRUE(batches->IsDecoded(n));
     EXPECT_OK(batches->OutcomeOf(n));

@@ -190,9 +190,12 @@ void CpuDecodeEngine::AwaitDecoded(size_t images) const {
   while (decoded_ < images) changed_.Wait(mutex_);
 }
 
-void CpuDecodeEngine::AwaitHeld() const {
+bool CpuDecodeEngine::AwaitHeld(size_t decoders, std::chrono::milliseconds at_most) const {
+  const auto deadline = std::chrono::steady_clock::now() + at_most;
   const MutexLock lock(mutex_);
-  while (held_ == 0) changed_.Wait(mutex_);
+  while (held_ < decoders)
+    if (!changed_.WaitUntil(mutex_, deadline)) return held_ >= decoders;
+  return true;
 }
 
 Status CpuDecodeEngine::BeginDecode() {

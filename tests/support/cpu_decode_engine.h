@@ -3,6 +3,7 @@
 // "Device memory" is the process's own, and "streams" execute what is queued at once, or when the test says.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,8 +41,9 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   size_t decoded() const PF_EXCLUDES(mutex_);
   // Waits until as many images are decoded.
   void AwaitDecoded(size_t images) const PF_EXCLUDES(mutex_);
-  // Waits until a decoder is held.
-  void AwaitHeld() const PF_EXCLUDES(mutex_);
+  // Waits until as many decoders are held. Returns false if they are not in time.
+  bool AwaitHeld(size_t decoders = 1, std::chrono::milliseconds at_most = std::chrono::seconds(30)) const
+      PF_EXCLUDES(mutex_);
 
  private:
   class Worker;

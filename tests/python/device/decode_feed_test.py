@@ -91,7 +91,7 @@ def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monke
 
 def test_a_gpu_without_memory_for_it_is_refused_or_the_cpu(daemon, data, host_bytes):  # noqa: F811
     options = photos(data)
-    little = {"PINFEED_STAND_IN_BYTES": str(102 << 20)}  # which suffices for a decoder, and not for batches besides
+    little = {"PINFEED_STAND_IN_BYTES": str(86 << 20)}  # which suffices for a decoder, and not for batches besides
     seen, last, errors = finish(trainer(daemon.address, 6, decode="auto", env=little, **options))
     assert seen == host_bytes(daemon, 30, options)[:6] and last["backend"] == "vmm-fd"
     assert errors.count("images are decoded by the CPU, not by the GPU: allocate ") == 1

@@ -120,6 +120,36 @@ TEST_F(DecodeKernelTest, CropsAndResizesAreTheDaemons) {
   }
 }
 
+TEST_F(DecodeKernelTest, EnginesWriteAllThatThePlanReads) {
+  constexpr int32_t kWidth = 101;
+  constexpr int32_t kHeight = 67;
+  for (int32_t x = 0; x < kWidth; x += 7) {
+    for (int32_t y = 0; y < kHeight; y += 5) {
+      for (const int32_t side : {1, 2, 16, kHeight - y}) {
+        ImagePlan plan;
+        plan.width = kWidth;
+        plan.height = kHeight;
+        plan.crop_x = x;
+        plan.crop_y = y;
+        plan.crop_width = std::min(side, kWidth - x);
+        plan.crop_height = std::min(side, kHeight - y);
+        const ImageRegion region = EngineRegion(plan);
+        EXPECT_GE(region.x, 0);
+        EXPECT_GE(region.y, 0);
+        EXPECT_LE(region.x + region.width, kWidth);
+        EXPECT_LE(region.y + region.height, kHeight);
+        EXPECT_EQ(region.x % 16, 0);  // so that rows stay aligned
+        EXPECT_EQ(region.y % 2, 0);
+        // With two pixels more where the image has them.
+        EXPECT_LE(region.x, std::max(0, x - 2));
+        EXPECT_LE(region.y, std::max(0, y - 2));
+        EXPECT_GE(region.x + region.width, std::min(kWidth, x + plan.crop_width + 2));
+        EXPECT_GE(region.y + region.height, std::min(kHeight, y + plan.crop_height + 2));
+      }
+    }
+  }
+}
+
 TEST_F(DecodeKernelTest, GrayscaleComesBeforeTheResize) {
   const auto file = MakeJpeg({.width = 120, .height = 90}, 7);
   for (uint64_t sample = 0; sample < 3; ++sample)
