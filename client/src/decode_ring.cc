@@ -45,13 +45,14 @@ bool DecodeRing::TryClaim(Unit* unit) {
 }
 
 bool DecodeRing::OneSuffices() const {
-  bool works = false;
-  bool waits = false;
-  for (const Entry& entry : entries_) {
-    works |= entry.under_way != 0;
-    waits |= entry.state == State::kDecoded && !entry.unwanted;
+  const bool works = std::ranges::any_of(entries_, [](const Entry& entry) { return entry.under_way != 0; });
+  for (uint64_t n = next_ - std::min<uint64_t>(next_, kEntries); n < next_; ++n) {
+    const Entry& entry = At(n);
+    if (entry.batch.sequence != n || entry.unwanted) continue;
+    if (entry.state == State::kDecoding || entry.state == State::kDecoded)
+      return works && entry.state == State::kDecoded;
   }
-  return works && waits;
+  return false;
 }
 
 bool DecodeRing::Claim(Unit* unit) {
