@@ -10,11 +10,12 @@ import time
 import pinfeed
 import psutil
 import torch
-from feeding import BATCH, endless, open_feed, tflops
+from feeding import BATCH, endless, open_feed, takes, tflops, tflops_beside
 
 ROUND_S = 4.0
 WARM_BATCHES = 60
 PACES = {3200: 0.985, 5000: 0.975}  # images a second that a trainer takes, and the least share of its speed alone
+BESIDE = 13_700  # images a second that a thread takes beside the products
 TURNS = 7
 TURN_STEPS = 1200
 
@@ -71,6 +72,23 @@ def shares(row, address, inputs):
             )  # fmt: skip
 
 
+def share_beside(row, address, inputs):
+    """What a trainer keeps while a thread of its process takes the batches, by turns with the products alone."""
+    kept, rates = [], []
+    with open_feed(address, inputs, "jpeg", backend="auto", decode="gpu") as feed:
+        batches = endless(feed)
+        for _ in range(TURNS):
+            fed, rate = tflops_beside(takes(batches), BESIDE, TURN_STEPS)
+            tflops(TURN_STEPS // 4, None)  # until the batches that are made ahead are finished
+            kept.append(fed / tflops(TURN_STEPS, None)[0])
+            rates.append(rate)
+    kept.sort()
+    row(
+        f"what a trainer keeps of its products while a thread takes {statistics.median(rates):,.0f} images/s, decode gpu ({100 * kept[0]:.1f} to {100 * kept[-1]:.1f})",
+        100 * statistics.median(kept), "%", drawn=False,
+    )  # fmt: skip
+
+
 def rates(row, address, inputs):
     """`row`: bench.py's."""
     found = {decode: measure(address, inputs, decode) for decode in ("cpu", "gpu", "auto")}
@@ -82,4 +100,5 @@ def rates(row, address, inputs):
     for decode, (_, seconds, _) in found.items():
         row(f"CPU time of daemon and trainer for 1,000 images, decode {decode}", seconds, "s", most=0.15 if decode == "gpu" else None, drawn=False)
     shares(row, address, inputs)
+    share_beside(row, address, inputs)
     print(f"{os.cpu_count()} CPUs")

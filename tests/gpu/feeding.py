@@ -3,10 +3,13 @@
 
 In: a daemon's address, the folder that make_inputs.py filled. Out: feeds, and seconds, rates and microseconds of one measurement each.
 """
+import collections
 import contextlib
+import itertools
 import json
 import pathlib
 import subprocess
+import threading
 import time
 
 import pinfeed
@@ -18,6 +21,7 @@ SAMPLE = 3 * 224 * 224  # bytes of one of the arrays
 MATRIX = 4096
 PRODUCTS = 4  # a step's
 STEPS = 4000  # of a measurement of one piece
+IN_FLIGHT = 3  # batches that the GPU may be behind, where nothing else bounds it
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda:0"
 
@@ -122,3 +126,52 @@ def tflops(steps, batches):
     wait()
     took = time.perf_counter() - start
     return product_tflops(took / steps), taken * BATCH * SAMPLE / took / 1e9
+
+
+def takes(batches, stride=1):
+    """Takes a batch for each next(), as fast as they come; the GPU stays IN_FLIGHT * stride of them behind. Yields the batch's length."""
+    events = collections.deque()
+    for number in itertools.count():
+        batch = next(batches)
+        if number % stride == 0:
+            event = torch.cuda.Event(blocking=True)  # waiting for it takes no CPU time
+            event.record()
+            events.append(event)
+            if len(events) > IN_FLIGHT:
+                events.popleft().synchronize()
+        yield len(batch[0])
+
+
+def tflops_beside(taken, pace, steps):
+    """The products of a loop that takes no batch, while a thread takes them (`takes`) on a stream of its own: `pace` samples a second, or, with None, as
+    they come. Returns TFLOP/s, and the samples a second that the thread got."""
+    stop, counts, failed = threading.Event(), [0], []
+
+    def run():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                start, due = time.perf_counter(), 0
+                while not stop.is_set():
+                    if pace is not None:
+                        left = start + due / pace - time.perf_counter()
+                        if left > 0 and stop.wait(left):
+                            break
+                    got = next(taken)
+                    due += got
+                    counts[0] += got
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        tflops(steps // 4, None)
+        count, start = counts[0], time.perf_counter()
+        fed = tflops(steps, None)[0]
+        rate = (counts[0] - count) / (time.perf_counter() - start)
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return fed, rate

@@ -7,7 +7,6 @@ PIDS: other processes that work for it (a daemon), with commas. DEVICE: "host" f
 the name of a method of Trainer in "do". Out: an answer for each on the descriptor REPLY_FD; the first says that batches come. stdout and stderr are
 a log.
 """
-import collections
 import ctypes
 import importlib.metadata
 import importlib.util
@@ -18,7 +17,6 @@ import pathlib
 import resource
 import signal
 import sys
-import threading
 import time
 import traceback
 
@@ -28,7 +26,6 @@ from .base import BATCH, CONTENDERS, SEQUENCE, TOKEN_BATCH, Env, be_quiet
 # Distributions whose versions the results name, by the module that brings them.
 DISTRIBUTIONS = {"nvidia.dali": "nvidia-dali-cuda130", "spdl.io": "spdl-io", "ffcv": "ffcv"}
 PR_SET_PDEATHSIG = 1
-IN_FLIGHT = 3  # batches that the GPU may be behind, where nothing else bounds it
 
 
 def is_installed(module):
@@ -55,7 +52,6 @@ class Trainer:
 
         self.feeding, self.psutil, self.torch = feeding, psutil, torch
         self.contender, self.env, self.batches, self.others = contender, env, batches, others
-        self.stride = 8 if contender.row == "tokens" else 1  # batches for each event of the GPU
 
     def cpu_seconds(self):
         """CPU time of this process, its workers and the others."""
@@ -69,17 +65,7 @@ class Trainer:
         return total
 
     def takes(self):
-        """Takes a batch for each next(), as fast as they come; the GPU stays few of them behind. Yields the batch's length."""
-        events = collections.deque()
-        for number in itertools.count():
-            batch = next(self.batches)
-            if number % self.stride == 0:
-                event = self.torch.cuda.Event(blocking=True)  # waiting for it takes no CPU time
-                event.record()
-                events.append(event)
-                if len(events) > IN_FLIGHT:
-                    events.popleft().synchronize()
-            yield len(batch[0])
+        return self.feeding.takes(self.batches, 8 if self.contender.row == "tokens" else 1)
 
     def drain(self, settle, seconds):
         """Batches as fast as they come: first for `settle` seconds that do not count, then for `seconds` that do, up to whole bursts."""
@@ -114,35 +100,7 @@ class Trainer:
 
     def beside(self, pace, steps):
         """The same of a loop that takes no batch, while a thread takes batches on a stream of its own: `pace` a second, or, with None, as they come."""
-        stop, counts, failed = threading.Event(), [0], []
-
-        def run():
-            try:
-                with self.torch.cuda.stream(self.torch.cuda.Stream()):
-                    taken, start, due = self.takes(), time.perf_counter(), 0
-                    while not stop.is_set():
-                        if pace is not None:
-                            left = start + due / pace - time.perf_counter()
-                            if left > 0 and stop.wait(left):
-                                break
-                        got = next(taken)
-                        due += got
-                        counts[0] += got
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            self.feeding.tflops(steps // 4, None)
-            count, start = counts[0], time.perf_counter()
-            fed = self.feeding.tflops(steps, None)[0]
-            rate = (counts[0] - count) / (time.perf_counter() - start)
-        finally:
-            stop.set()
-            thread.join()
-        if failed:
-            raise failed[0]
+        fed, rate = self.feeding.tflops_beside(self.takes(), pace, steps)
         return {"kept": fed / self.alone(steps), "images_per_s": rate}
 
     def alone(self, steps):
