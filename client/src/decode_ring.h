@@ -96,8 +96,8 @@ class DecodeRing {
   const Entry* Decoded(uint64_t sequence) const PF_REQUIRES(mutex_);
   bool IsOver() const PF_REQUIRES(mutex_) { return stopping_ || !broken_.ok(); }
   bool TryClaim(Unit* unit) PF_REQUIRES(mutex_);
-  // Whether a thread works and the batch that the trainer takes next is decoded. Threads that work at once take
-  // more of a busy trainer for each image.
+  // Whether a thread works and the batch that the trainer takes next is decoded. Threads that work at once
+  // take more of a busy trainer for each image.
   bool OneSuffices() const PF_REQUIRES(mutex_);
   static bool AllClaimed(const Entry& entry) {
     return entry.copies_claimed && entry.next_sample >= entry.batch.samples;
