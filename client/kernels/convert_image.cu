@@ -25,8 +25,8 @@ __device__ void ConvertPixels(const ConvertImage& work, const uint32_t* table) {
   const uint32_t groups = (work.width + kGroupPixels - 1) / kGroupPixels;
   const uint64_t all = uint64_t(work.samples) * work.height * groups;
   const uint64_t plane = uint64_t(work.height) * work.width;
-  const bool source_chw = work.source_chw != 0 || kChannels == 1;
-  const bool out_chw = work.out_chw != 0 || kChannels == 1;
+  const bool source_chw = work.source_chw != 0;
+  const bool out_chw = work.out_chw != 0;
   for (uint64_t i = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x; i < all;
        i += uint64_t(gridDim.x) * blockDim.x) {
     const uint64_t line = i / groups;

@@ -37,7 +37,7 @@ struct ConvertImage {
 static_assert(sizeof(ConvertImage) <= 4096, "what a kernel's parameters may have");
 
 // One kernel per element size. Any grid size; one-dimensional blocks of kConvertThreads. A multiprocessor
-// runs kConvertBlocks at once. More would wait for these, and then work alone.
+// runs kConvertBlocks at once. Further ones would start when these end, and leave most of the GPU idle.
 inline constexpr unsigned kConvertThreads = 256;
 inline constexpr unsigned kConvertBlocks = 4;
 inline constexpr uint32_t kGroupPixels = 8;                      // of a row, which a thread handles at once

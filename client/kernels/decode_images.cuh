@@ -119,7 +119,7 @@ __device__ inline bool IsPoisoned(const uint8_t* row, int32_t begin, int32_t end
   return same;
 }
 
-// Looks at two places of every eight rows of the region: at a row's end, and at one that differs from row to
+// Looks at two places of each row of blocks in the region: at its end, and at one that differs from row to
 // row. The engine decodes blocks in order, so that an image which it has left early has no last blocks.
 __device__ inline void CheckWritten(const DecodeImages& work) {
   constexpr int32_t kBlock = 8;
@@ -129,9 +129,11 @@ __device__ inline void CheckWritten(const DecodeImages& work) {
   const int32_t begin = 3 * image.x.first;
   const int32_t end = begin + 3 * image.x.region;
   const int32_t last = max(end - kBlock, begin);
-  for (int32_t i = threadIdx.x; i * kBlock < image.y.region; i += kDecodeThreads) {
-    const int32_t y = min(i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1)), image.y.region - 1);
-    const uint8_t* const row = AddressOf(image, 0, image.y.first + y);
+  const int32_t top = image.y.first;
+  const int32_t bottom = top + image.y.region - 1;
+  for (int32_t i = top / kBlock + threadIdx.x; i <= bottom / kBlock; i += kDecodeThreads) {
+    const int32_t y = i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1));
+    const uint8_t* const row = AddressOf(image, 0, min(max(y, top), bottom));
     const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last - begin + 1));
     poisoned |= IsPoisoned(row, begin + somewhere, end, work.poison);
     poisoned |= IsPoisoned(row, last, end, work.poison);

@@ -36,8 +36,8 @@ __device__ inline void ForShare(const GatherSamples& work, uint64_t units_per_sa
   const uint64_t end = begin + share < all ? begin + share : all;
   if (begin >= end) return;
   const auto last = uint32_t((end - 1) / units_per_sample);
-  for (uint32_t first = uint32_t(begin / units_per_sample); first <= last; first += kSamplesThreads) {
-    const uint32_t count = min(kSamplesThreads, last - first + 1);
+  for (uint32_t first = uint32_t(begin / units_per_sample); first <= last; first += kConvertThreads) {
+    const uint32_t count = min(kConvertThreads, last - first + 1);
     __syncthreads();  // the places before are not needed any more
     if (threadIdx.x < count) {
       SamplePlace& mine = places[threadIdx.x];
@@ -51,7 +51,7 @@ __device__ inline void ForShare(const GatherSamples& work, uint64_t units_per_sa
     const auto units = uint32_t(units_per_sample);
     const auto skipped = uint32_t(from - first * units_per_sample);
     const auto n = uint32_t(to - from);
-    for (uint32_t i = threadIdx.x; i < n; i += kSamplesThreads) {
+    for (uint32_t i = threadIdx.x; i < n; i += kConvertThreads) {
       const uint32_t sample = (skipped + i) / units;
       each(places[sample], first + sample, (skipped + i) - sample * units);
     }
@@ -63,7 +63,7 @@ __device__ inline void GatherWords(const GatherSamples& work, const SampleCopy& 
   const uint64_t words = copy.bytes / sizeof(Word);
   const Word* const source = reinterpret_cast<const Word*>(copy.source);
   Word* const out = reinterpret_cast<Word*>(copy.out);
-  ForShare<false>(work, words, kSamplesThreads, places,
+  ForShare<false>(work, words, kConvertThreads, places,
                   [&](const SamplePlace& place, uint32_t sample, uint32_t word) {
                     out[sample * words + word] = source[place.index * words + word];
                   });
@@ -113,7 +113,7 @@ __device__ inline void GatherImage(const GatherSamples& work, SamplePlace* place
   const uint64_t source_plane = uint64_t(view.source_height) * view.source_width;
   const uint64_t plane = uint64_t(view.height) * view.width;
   const uint32_t groups = (view.width + kGroupPixels - 1) / kGroupPixels;
-  const bool source_chw = work.source_chw != 0 || kChannels == 1;
+  const bool source_chw = work.source_chw != 0;
   const bool out_chw = work.out_chw != 0;
   ForShare<true>(
       work, uint64_t(view.height) * groups, 1, places,
@@ -146,10 +146,10 @@ __device__ inline void GatherImage(const GatherSamples& work, SamplePlace* place
 
 template <typename Element>
 __device__ inline void GatherBatch(const GatherSamples& work) {
-  __shared__ SamplePlace places[kSamplesThreads];
+  __shared__ SamplePlace places[kConvertThreads];
   __shared__ uint32_t table[3 * 256];
   if (work.pixels != nullptr) {
-    for (uint32_t i = threadIdx.x; i < 256 * work.channels; i += kSamplesThreads) table[i] = work.table[i];
+    for (uint32_t i = threadIdx.x; i < 256 * work.channels; i += kConvertThreads) table[i] = work.table[i];
     if (work.channels == 3)
       GatherImage<Element, 3>(work, places, table);
     else
@@ -160,15 +160,15 @@ __device__ inline void GatherBatch(const GatherSamples& work) {
 
 }  // namespace pinfeed
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads, pinfeed::kConvertBlocks)
     GatherSamples1(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint8_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads, pinfeed::kConvertBlocks)
     GatherSamples2(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint16_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kSamplesThreads, pinfeed::kSamplesBlocks)
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads, pinfeed::kConvertBlocks)
     GatherSamples4(const __grid_constant__ pinfeed::GatherSamples work) {
   pinfeed::GatherBatch<uint32_t>(work);
 }

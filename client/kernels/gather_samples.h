@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "client/kernels/convert_image.h"
 #include "common/spec/sample_view.h"
 
 namespace pinfeed {
@@ -38,10 +39,7 @@ struct GatherSamples {
 };
 static_assert(sizeof(GatherSamples) <= 4096, "what a kernel's parameters may have");
 
-// One kernel per element size. Any grid size; one-dimensional blocks of kSamplesThreads, of which a
-// multiprocessor runs kSamplesBlocks at once (see kConvertBlocks).
-inline constexpr unsigned kSamplesThreads = 256;
-inline constexpr unsigned kSamplesBlocks = 4;
+// One kernel per element size. Blocks and grid as those of ConvertImage.
 inline constexpr const char* kSamplesKernel1 = "GatherSamples1";  // uint8
 inline constexpr const char* kSamplesKernel2 = "GatherSamples2";  // float16, bfloat16
 inline constexpr const char* kSamplesKernel4 = "GatherSamples4";  // float32

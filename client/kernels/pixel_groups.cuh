@@ -14,8 +14,8 @@ struct PixelGroup {
   uint32_t words[kChannels][kGroupPixels / 4];
 };
 
-// Reads 4 * kWords bytes at any address. Reads whole words that have one of these bytes: an image's memory is
-// a multiple of 4 bytes long.
+// Reads 4 * kWords bytes at any address. Reads each aligned word that holds one of them: the size of every
+// allocation is a multiple of 4.
 template <uint32_t kWords>
 __device__ inline void LoadWords(const uint8_t* from, uint32_t* out) {
   const auto address = reinterpret_cast<uintptr_t>(from);
@@ -54,7 +54,7 @@ __device__ inline PixelGroup<kChannels> LoadGroup(const uint8_t* row, bool chw, 
   for (uint32_t i = 0; i < kGroupPixels / 4; ++i) {
 #pragma unroll
     for (uint32_t c = 0; c < kChannels; ++c) {
-      // Bytes c, c + 3, c + 6 and c + 9 of three words, of which the first two have c + 3 for certain.
+      // Bytes c, c + 3, c + 6 and c + 9 of three words: c + 3 lies in the first two, c + 9 in the third.
       const uint32_t* const three = mixed + kChannels * i;
       const uint32_t first = __byte_perm(three[0], three[1], c == 2 ? 0x0052 : c == 1 ? 0x0741 : 0x0630);
       group.words[c][i] = __byte_perm(first, three[2], c == 2 ? 0x7410 : c == 1 ? 0x6210 : 0x5210);

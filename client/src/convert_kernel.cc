@@ -14,7 +14,6 @@ extern "C" const unsigned char pf_convert_image_fatbin[];
 namespace pinfeed {
 namespace {
 
-static_assert(kConvertBlocks == kSamplesBlocks && kConvertThreads == kSamplesThreads, "one limit for both");
 constexpr uint64_t kBytesPerThread = 16;
 
 constexpr uint64_t GroupsOf(uint64_t samples, uint32_t height, uint32_t width) {
@@ -86,11 +85,11 @@ Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CU
     threads =
         std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
   if (threads == 0) return OkStatus();
-  const uint64_t blocks = std::min((threads + kSamplesThreads - 1) / kSamplesThreads, max_blocks_);
+  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
   void* parameters[] = {const_cast<GatherSamples*>(&work)};  // the driver copies it
   const CUfunction function = functions_[element_bytes == 1 ? 7 : element_bytes == 2 ? 8 : 9];
   return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
-                                                     kSamplesThreads, 1, 1, 0, stream, parameters, nullptr),
+                                                     kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
                     "launch pinfeed's kernel for resident samples on GPU " + device_->uuid());
 }
 

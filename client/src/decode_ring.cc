@@ -48,7 +48,7 @@ bool DecodeRing::OneSuffices() const {
   const bool works = std::ranges::any_of(entries_, [](const Entry& entry) { return entry.under_way != 0; });
   for (uint64_t n = next_ - std::min<uint64_t>(next_, kEntries); n < next_; ++n) {
     const Entry& entry = At(n);
-    if (entry.batch.sequence != n || entry.unwanted) continue;
+    if (entry.batch.sequence != n || entry.unwanted || n < awaited_) continue;
     if (entry.state == State::kDecoding || entry.state == State::kDecoded)
       return works && entry.state == State::kDecoded;
   }
@@ -62,7 +62,7 @@ bool DecodeRing::Claim(Unit* unit) {
       while (true) {
         if (IsOver()) return false;
         if (TryClaim(unit)) return true;
-        if (!looking_) break;
+        if (!looking_ && oldest_ == next_) break;
         changed_.Wait(mutex_);
       }
       looking_ = true;
@@ -165,13 +165,21 @@ const DecodeRing::Entry* DecodeRing::Decoded(uint64_t sequence) const {
   return is_it && (entry.state == State::kDecoded || entry.state == State::kWriting) ? &entry : nullptr;
 }
 
-bool DecodeRing::IsDecoded(uint64_t sequence) const {
+void DecodeRing::Expect(uint64_t sequence) {
+  if (sequence <= awaited_) return;
+  awaited_ = sequence;
+  changed_.NotifyAll();
+}
+
+bool DecodeRing::IsDecoded(uint64_t sequence) {
   const MutexLock lock(mutex_);
+  Expect(sequence);
   return Decoded(sequence) != nullptr || !broken_.ok();
 }
 
-bool DecodeRing::AwaitDecoded(uint64_t sequence, SteadyTime deadline) const {
+bool DecodeRing::AwaitDecoded(uint64_t sequence, SteadyTime deadline) {
   const MutexLock lock(mutex_);
+  Expect(sequence);
   while (Decoded(sequence) == nullptr && broken_.ok()) {
     if (!changed_.WaitUntil(mutex_, deadline)) return Decoded(sequence) != nullptr || !broken_.ok();
   }

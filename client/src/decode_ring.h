@@ -65,8 +65,9 @@ class DecodeRing {
 
   // ---- Of the feed's thread and the trainer's: see DecodedBatches ----
 
-  bool IsDecoded(uint64_t sequence) const PF_EXCLUDES(mutex_);
-  bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) const PF_EXCLUDES(mutex_);
+  // Of the batch that is to be taken next.
+  bool IsDecoded(uint64_t sequence) PF_EXCLUDES(mutex_);
+  bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) PF_EXCLUDES(mutex_);
   Result<Outcome> OutcomeOf(uint64_t sequence) const PF_EXCLUDES(mutex_);
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream, SteadyTime deadline)
       PF_EXCLUDES(mutex_);
@@ -102,6 +103,8 @@ class DecodeRing {
   static bool AllClaimed(const Entry& entry) {
     return entry.copies_claimed && entry.next_sample >= entry.batch.samples;
   }
+  // The trainer is about to take this batch.
+  void Expect(uint64_t sequence) PF_REQUIRES(mutex_);
   // Begins the next batch, or returns once it may have become possible.
   void Look() PF_EXCLUDES(mutex_);
   // Of an entry with failures: the first in the batch's order.
@@ -113,8 +116,9 @@ class DecodeRing {
   mutable Mutex mutex_;
   mutable CondVar changed_;
   std::array<Entry, kEntries> entries_ PF_GUARDED_BY(mutex_);
-  uint64_t oldest_ PF_GUARDED_BY(mutex_) = 0;  // batch that may have units to claim
-  uint64_t next_ PF_GUARDED_BY(mutex_) = 0;    // batch to begin
+  uint64_t oldest_ PF_GUARDED_BY(mutex_) = 0;   // batch that may have units to claim
+  uint64_t next_ PF_GUARDED_BY(mutex_) = 0;     // batch to begin
+  uint64_t awaited_ PF_GUARDED_BY(mutex_) = 0;  // batch to be taken next, as far as is known
   bool looking_ PF_GUARDED_BY(mutex_) = false;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   uint32_t threads_ PF_GUARDED_BY(mutex_) = 0;

@@ -9,8 +9,8 @@ namespace {
 // A whole MCU has at most 32 pixels a side.
 constexpr uint32_t kBlocks = 32;
 constexpr uint64_t kAlignment = 256;
-constexpr int32_t kMargin = 2;           // a sample of subsampled chroma
-constexpr int32_t kAlignedColumns = 16;  // whose pixels are 48 bytes
+constexpr int32_t kMargin = 2;  // a sample of subsampled chroma
+constexpr int32_t kBlock = 16;  // a whole MCU; its rows are 48 bytes
 
 constexpr uint32_t WholeBlocks(uint32_t side) {
   return (side + kBlocks - 1) / kBlocks * kBlocks;
@@ -27,8 +27,8 @@ EnginePixels PixelsOf(const JpegFrame& frame) {
 }
 
 ImageRegion EngineRegion(const ImagePlan& plan) {
-  const int32_t left = std::max(0, plan.crop_x - kMargin) / kAlignedColumns * kAlignedColumns;
-  const int32_t top = std::max(0, plan.crop_y - kMargin) / 2 * 2;
+  const int32_t left = std::max(0, plan.crop_x - kMargin) / kBlock * kBlock;
+  const int32_t top = std::max(0, plan.crop_y - kMargin) / kBlock * kBlock;
   const int32_t right = std::min(plan.width, plan.crop_x + plan.crop_width + kMargin);
   const int32_t bottom = std::min(plan.height, plan.crop_y + plan.crop_height + kMargin);
   return {left, top, right - left, bottom - top};

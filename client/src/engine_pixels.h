@@ -29,7 +29,8 @@ struct ImageRegion {
 };
 
 // What the engines are to write of a file: the region that the plan reads, and some pixels around it, so that
-// no interpolated chroma depends on where the region begins, and its rows are as aligned as the image's.
+// no interpolated chroma depends on where the region ends. It begins at multiples of 16 pixels, so that its
+// rows are aligned, and whole blocks of it lie in the image's place.
 // Precondition: CheckImagePlan returned OK.
 ImageRegion EngineRegion(const ImagePlan& plan);
 

@@ -25,7 +25,7 @@ struct alignas(4096) HostPages {
   uint32_t unwritten[GpuImageDecoder::kMaxImages];  // written by the GPU
 };
 
-// A filler of the engine's memory that no picture holds in 8 pixels of a row, and that is not 0.
+// A filler of the engine's memory that 8 bytes of a picture hardly ever are, and that is not 0.
 uint64_t MakePoison() {
   std::array<std::byte, 8> bytes = RandomBytes<std::array<std::byte, 8>>();
   uint64_t poison = 0;

@@ -56,36 +56,38 @@ Result<bool> JpegEngines::CanDecode() {
   return unsupported == 0;
 }
 
-// Makes it a part of the next call. Returns false if nvJPEG fails.
-bool JpegEngines::AddFile(const Work& work) {
-  if (regions_.size() == params_.size()) {
+// Makes the file a part of the next call. Returns false if nvJPEG fails.
+bool JpegEngines::AddFile(const Work& work, bool whole) {
+  const size_t number = data_.size();
+  if (params_.size() == number) {
     nvjpeg::Params made = nullptr;
     if (api_.nvjpegDecodeParamsCreate(engines_.handle(), &made) != nvjpeg::ResultCode::kSuccess) return false;
     nvjpeg::UniqueParams owner({&api_, made});
     if (api_.nvjpegDecodeParamsSetOutputFormat(made, kFormat) != nvjpeg::ResultCode::kSuccess) return false;
-    regions_.push_back(std::move(owner));
+    owned_params_.push_back(std::move(owner));
+    params_.push_back(made);
   }
-  const nvjpeg::Params params = regions_[params_.size()].get().native;
-  const ImageRegion& region = work.region;
-  if (api_.nvjpegDecodeParamsSetROI(params, region.x, region.y, region.width, region.height) !=
+  ImageRegion region{0, 0, -1, -1};  // all of it
+  nvjpeg::Image output = work.output;
+  if (!whole) {
+    region = work.region;
+    output.channel[0] += static_cast<size_t>(region.y) * output.pitch[0] + 3 * static_cast<size_t>(region.x);
+  }
+  if (api_.nvjpegDecodeParamsSetROI(params_[number], region.x, region.y, region.width, region.height) !=
       nvjpeg::ResultCode::kSuccess)
     return false;
-  params_.push_back(params);
   data_.push_back(Data(work.file));
   sizes_.push_back(work.file.size());
-  outputs_.push_back(work.output);
-  outputs_.back().channel[0] += static_cast<size_t>(region.y) * work.output.pitch[0] + 3 * size_t(region.x);
+  outputs_.push_back(output);
   return true;
 }
 
-bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
-  if (files.empty()) return true;
+bool JpegEngines::Call(std::span<const Work> files, bool whole, CUstream stream) {
   data_.clear();
   sizes_.clear();
   outputs_.clear();
-  params_.clear();
   for (const Work& work : files)
-    if (!AddFile(work)) return false;
+    if (!AddFile(work, whole)) return false;
   nvjpeg::ResultCode result = nvjpeg::ResultCode::kSuccess;
   if (batch_ != files.size())
     result = api_.nvjpegDecodeBatchedInitialize(engines_.handle(), engines_.state(),
@@ -95,6 +97,13 @@ bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
                                         outputs_.data(), params_.data(), stream);
   batch_ = result == nvjpeg::ResultCode::kSuccess ? files.size() : 0;
   return batch_ != 0;
+}
+
+bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
+  if (files.empty() || (!whole_images_ && Call(files, false, stream))) return true;
+  // A file that is refused anyway says nothing about regions.
+  whole_images_ = Call(files, true, stream);
+  return whole_images_;
 }
 
 Status JpegEngines::DecodeWithout(Work work, CUstream stream, Status& failure) {

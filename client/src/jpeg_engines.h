@@ -35,8 +35,9 @@ class JpegEngines {
     nvjpeg::Image output;  // of the whole image: pixels of three bytes
     ImageRegion region;    // that is needed
   };
-  // Has the engines decode files that they can decode, and write the regions. They do so at once, whatever
-  // `stream` still has to do. Returns false if they refuse; then they have written nothing.
+  // Has the engines decode files that they can decode, and write the regions, or whole images if they refuse
+  // regions. They do so at once, whatever `stream` still has to do. Returns false if they refuse; then they
+  // have written nothing.
   bool Decode(std::span<const Work> files, CUstream stream);
   // Queues the decoding of a whole file without the engines. `failure` says why it cannot be decoded. An
   // error says nothing of the file: the GPU lacks memory, or its driver fails.
@@ -44,18 +45,20 @@ class JpegEngines {
 
  private:
   JpegEngines(const NvJpeg& api, nvjpeg::Decoder engines) : api_(api), engines_(std::move(engines)) {}
-  bool AddFile(const Work& work);
+  bool AddFile(const Work& work, bool whole);
+  bool Call(std::span<const Work> files, bool whole, CUstream stream);
 
   const NvJpeg& api_;
   nvjpeg::Decoder engines_;
   std::optional<nvjpeg::Decoder> hybrid_;  // empty until a file needs it
   size_t batch_ = 0;                       // that the engines' state is prepared for
+  bool whole_images_ = false;              // they have refused regions
   // The arguments of one call.
   std::vector<const unsigned char*> data_;
   std::vector<size_t> sizes_;
   std::vector<nvjpeg::Image> outputs_;
-  std::vector<nvjpeg::Params> params_;
-  std::vector<nvjpeg::UniqueParams> regions_;  // what params_ refers to; at least as many
+  std::vector<nvjpeg::Params> params_;  // as many as the largest call had
+  std::vector<nvjpeg::UniqueParams> owned_params_;
 };
 
 }  // namespace pinfeed

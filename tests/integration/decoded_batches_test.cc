@@ -91,6 +91,19 @@ TEST_F(DecodedBatchesTest, OneThreadDecodesWhileADecodedBatchWaits) {
   EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));
 }
 
+TEST_F(DecodedBatchesTest, BatchThatIsTakenDoesNotWaitForTheTrainer) {
+  ASSERT_OK_AND_ASSIGN(const auto batches, Start());
+  Publish();
+  batches->AwaitDecoded(0, std::chrono::seconds(30));
+  engine_->HoldDecoders(true);
+  PublishUpTo(4);
+  EXPECT_TRUE(engine_->AwaitHeld());
+  EXPECT_FALSE(batches->IsDecoded(1));  // batch 0 is not written yet
+  EXPECT_TRUE(engine_->AwaitHeld(2));
+  engine_->HoldDecoders(false);
+  EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));
+}
+
 TEST_F(DecodedBatchesTest, DiscardedBatchLeavesItsEntryToTheNext) {
   engine_->HoldDecoders(true);
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());

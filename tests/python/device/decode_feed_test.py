@@ -78,6 +78,13 @@ def test_the_tools_bench_refuses_what_is_no_decoder(daemon, data):  # noqa: F811
     assert status == 2 and "--device 0" in err
 
 
+def test_engines_that_write_whole_images_only(daemon, data, host_bytes):  # noqa: F811
+    """They refuse the parts, and are used all the same: the stand-in decodes no image without them then."""
+    options = photos(data)
+    seen, _, _ = finish(trainer(daemon.address, 12, decode="gpu", env={"PINFEED_STAND_IN_WHOLE_IMAGES": "1"}, **options))
+    assert seen == host_bytes(daemon, 30, options)[:12]
+
+
 def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monkeypatch):  # noqa: F811
     monkeypatch.setenv("PINFEED_NVJPEG", "/nowhere/libnvjpeg.so")
     options = photos(data)

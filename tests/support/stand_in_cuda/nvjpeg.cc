@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnvjpeg.so for machines without a GPU ($PINFEED_NVJPEG): what common/cuda/nvjpeg_abi.h lists, with
 // libjpeg in place of the engines. "Device memory" is host memory (stand_in.h). Like the engines it ignores
-// its stream. An image that libjpeg rejects is skipped, and success is reported all the same.
+// its stream. An image that libjpeg rejects is skipped, and success is reported all the same. With
+// $PINFEED_STAND_IN_WHOLE_IMAGES it refuses to write parts of images, and to decode without the engines.
 #include <csetjmp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -194,11 +196,14 @@ ResultCode nvjpegDecodeParamsSetROI(Params params, int x, int y, int width, int 
 }
 ResultCode nvjpegDecodeBatchedEx(Handle /*handle*/, State state, const unsigned char* const* data,
                                  const size_t* bytes, Image* outputs, Params* params, CUstream /*stream*/) {
+  static const bool whole = std::getenv("PINFEED_STAND_IN_WHOLE_IMAGES") != nullptr;
+  if (whole && params[0]->width >= 0) return ResultCode::kImplementationNotSupported;
   for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], outputs[i], *params[i]);
   return ResultCode::kSuccess;
 }
 ResultCode nvjpegDecode(Handle /*handle*/, State /*state*/, const unsigned char* data, size_t bytes,
                         OutputFormat format, Image* output, CUstream /*stream*/) {
   if (format != OutputFormat::kRgbInterleaved) return ResultCode::kInvalidParameter;
+  if (std::getenv("PINFEED_STAND_IN_WHOLE_IMAGES") != nullptr) return ResultCode::kImplementationNotSupported;
   return Decode(data, bytes, *output, {}) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device code of resident samples, run by threads of the processor: one for each of a block's.
+// The device code of the client's kernels, run by threads of the processor: one for each of a block's, or one
+// for all where they do not wait for each other.
 #include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/samples_on_host.h"
@@ -15,18 +18,20 @@
 #define __global__
 #define __grid_constant__
 #define __shared__ static
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 namespace pinfeed {
 namespace {
 
 struct Dim {
   unsigned x;
+  unsigned y;
 };
 thread_local Dim threadIdx, blockIdx;
 Dim gridDim;
-std::barrier<> block_barrier(kSamplesThreads);
+Dim blockDim{kConvertThreads, 1};
+std::barrier<> block_barrier(kConvertThreads);
 void __syncthreads() {
-  block_barrier.arrive_and_wait();
+  if (blockDim.x > 1) block_barrier.arrive_and_wait();
 }
 struct uint2 {
   uint32_t x, y;
@@ -34,6 +39,21 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
+struct uchar4 {
+  uint8_t x, y, z, w;
+};
+struct ulonglong2 {
+  uint64_t x, y;
+};
+uchar4 make_uchar4(int32_t x, int32_t y, int32_t z, int32_t w) {
+  return {static_cast<uint8_t>(x), static_cast<uint8_t>(y), static_cast<uint8_t>(z), static_cast<uint8_t>(w)};
+}
+ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) {
+  return {x, y};
+}
+int32_t __float2int_rd(float value) {
+  return static_cast<int32_t>(std::floor(value));
+}
 uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
 }
@@ -44,15 +64,27 @@ uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
     result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
   return result;
 }
-using std::max;
-using std::min;
+unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
+  return __atomic_fetch_add(sum, value, __ATOMIC_RELAXED);
+}
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  return std::min<std::common_type_t<A, B>>(a, b);
+}
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  return std::max<std::common_type_t<A, B>>(a, b);
+}
 
 }  // namespace
 }  // namespace pinfeed
+using pinfeed::blockDim;
 using pinfeed::blockIdx;
 using pinfeed::gridDim;
+using pinfeed::make_ulonglong2;
 using pinfeed::threadIdx;
-#include "client/kernels/gather_samples.cuh"
+using pinfeed::ulonglong2;
+#include "client/kernels/convert_image.cu"
 
 namespace pinfeed {
 namespace {
@@ -61,7 +93,7 @@ namespace {
 void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) {
   gridDim.x = blocks;
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < kSamplesThreads; ++t) {
+  for (unsigned t = 0; t < kConvertThreads; ++t) {
     threads.emplace_back([&, t] {
       threadIdx.x = t;
       for (unsigned b = 0; b < blocks; ++b) {
@@ -192,6 +224,120 @@ TEST_F(SamplesKernelTest, BlocksShareAnyNumberOfSamples) {
     for (const unsigned blocks : {1U, 2U, 7U}) Run(small, samples, 2, 3, true, true, blocks);
   const Case large{64, 60, 64, 60, 0, 0, 1, 1, BorderMode::kConstant};
   for (const unsigned blocks : {1U, 3U, 40U}) Run(large, 2, 4, 3, false, true, blocks);
+}
+
+// The other kernels run with one thread a block.
+class OneThreadTest : public ::testing::Test {
+ protected:
+  OneThreadTest() {
+    blockDim.x = 1;
+    threadIdx = blockIdx = {};
+  }
+  ~OneThreadTest() override { blockDim.x = kConvertThreads; }
+
+  Noise noise_;
+};
+
+struct Layouts {
+  bool source_chw, out_chw;
+};
+
+class ConvertKernelTest : public OneThreadTest {
+ protected:
+  // `shift`: of the source, in bytes, and of the output, in elements.
+  template <typename Element>
+  void Run(uint32_t width, uint32_t channels, Layouts layouts, size_t shift) {
+    constexpr uint32_t kSamples = 3;
+    constexpr uint32_t kHeight = 5;
+    const size_t plane = size_t{kHeight} * width;
+    const size_t pixels = plane * channels;
+    const size_t stride = pixels + shift;
+    const std::vector<uint8_t> source = noise_.Bytes((shift + stride * kSamples + 3) / 4 * 4);
+    const std::vector<uint8_t> marks = {0, 1, 2};
+    std::vector<Element> out(shift + pixels * kSamples + 1, Element{0x5A});
+    std::vector<Element> expected = out;
+    ConvertImage work{};
+    work.source = source.data() + shift;
+    work.mark = marks.data();
+    work.out = out.data() + shift;
+    work.sample_stride = stride;
+    work.samples = kSamples;
+    work.height = kHeight;
+    work.width = width;
+    work.channels = channels;
+    work.source_chw = layouts.source_chw ? 1 : 0;
+    work.out_chw = layouts.out_chw ? 1 : 0;
+    for (uint32_t& entry : work.table) entry = noise_.Next();
+    for (size_t i = 0; i < pixels * kSamples; ++i) {
+      const size_t n = i / pixels;
+      const size_t c = layouts.out_chw ? i % pixels / plane : i % channels;
+      const size_t at = layouts.out_chw ? i % plane : i % pixels / channels;
+      const size_t x = marks[n] == 1 ? width - 1 - at % width : at % width;
+      const size_t from = at / width * width + x;
+      const uint8_t byte =
+          work.source[n * stride + (layouts.source_chw ? c * plane + from : from * channels + c)];
+      expected[shift + i] = marks[n] == 2 ? Element{0} : static_cast<Element>(work.table[256 * c + byte]);
+    }
+    gridDim.x = 2;
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) Convert<Element>(work);
+    ASSERT_EQ(out, expected) << width << " pixels, " << channels << " channels, elements of "
+                             << sizeof(Element) << ", " << layouts.source_chw << layouts.out_chw
+                             << ", shifted by " << shift;
+  }
+};
+
+TEST_F(ConvertKernelTest, MakesWhatItPromises) {
+  for (const uint32_t width : {1U, 2U, 7U, 8U, 9U, 16U, 23U, 40U}) {
+    for (const uint32_t channels : {1U, 3U}) {
+      for (const Layouts layouts : {Layouts{true, true}, {true, false}, {false, true}, {false, false}}) {
+        for (const size_t shift : {0, 1, 2, 3, 4, 8, 13}) {
+          Run<uint8_t>(width, channels, layouts, shift);
+          Run<uint16_t>(width, channels, layouts, shift);
+          Run<uint32_t>(width, channels, layouts, shift);
+        }
+      }
+    }
+  }
+}
+
+class CheckKernelTest : public OneThreadTest {
+ protected:
+  // Whether the kernel notices what the engine has left out, which wrote all rows before `stop`.
+  bool Notices(const ImageAxis& x, const ImageAxis& y, int32_t stop) {
+    constexpr uint32_t kPitch = 3 * 96;
+    const uint64_t poison =
+        (uint64_t{noise_.Next()} << 40 ^ uint64_t{noise_.Next()} << 20 ^ noise_.Next()) | 1;
+    std::vector<uint64_t> words(size_t{96} * kPitch / 8, poison);
+    auto* const pixels = reinterpret_cast<uint8_t*>(words.data());
+    for (size_t i = 0; i < static_cast<size_t>(stop) * kPitch; ++i)
+      pixels[i] = static_cast<uint8_t>(noise_.Next());
+    DecodedImage image{};
+    image.pixels = pixels;
+    image.pitch = kPitch;
+    image.x = x;
+    image.y = y;
+    uint32_t unwritten = 0;
+    pinfeed::DecodeImages work{};
+    work.images = &image;
+    work.unwritten = &unwritten;
+    work.poison = poison;
+    work.count = 1;
+    for (threadIdx.x = 0; threadIdx.x < kDecodeThreads; ++threadIdx.x) CheckWritten(work);
+    return unwritten != 0;
+  }
+};
+
+TEST_F(CheckKernelTest, NoRowOfBlocksIsLeftOutUnnoticed) {
+  for (int32_t top = 0; top < 40; top += 3) {
+    for (int32_t rows = 1; rows < 50; rows += 2) {
+      const ImageAxis x{.first = top, .region = 3 + rows, .resized = 1, .out = 0, .reverse = 0};
+      const ImageAxis y{.first = top, .region = rows, .resized = 1, .out = 0, .reverse = 0};
+      EXPECT_FALSE(Notices(x, y, 96));
+      for (int32_t stop = 0; stop < top + rows; stop += 8)
+        EXPECT_TRUE(Notices(x, y, stop))
+            << "rows " << top << " to " << top + rows << ", written up to " << stop;
+    }
+  }
 }
 
 }  // namespace
