@@ -120,6 +120,7 @@ BatchCycle::Work BatchCycle::Advance() {
                             std::memory_order_relaxed);
   }
   if (phase_ == Phase::kFailed && !had_failed) work.failure = error_;
+  work.published = membership_->TakePublished();
   return work;
 }
 
