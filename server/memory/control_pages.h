@@ -47,7 +47,8 @@ class ControlPages {
   // keeps its own. Returns how many published batches the client reports as taken, and makes that the limit:
   // the client can take no others. Later calls return the same number.
   uint64_t Evict(const Status& error);
-  // Starved: the feed lacks free slots, so the client must ring the doorbell when it releases one.
+  // Starved: the feed lacks free slots, although it could fill one. So the client must ring the doorbell when
+  // it releases one.
   void SetStarved(bool starved);
 
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }
