@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's parts that need no daemon: addresses, JSON, back-off, connection errors, batches' memory,
-// structs that grow.
+// The client's parts that need no daemon: addresses, JSON, back-off, connection errors, structs that grow.
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <latch>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "client/src/address.h"
 #include "client/src/backoff.h"
-#include "client/src/batch.h"
 #include "client/src/daemon.h"
 #include "client/src/fork_guard.h"
 #include "client/src/unix_socket.h"
@@ -199,25 +195,6 @@ TEST(ClientBackoffTest, DoublesUpToItsLimitWithinTheUpperHalf) {
   }
   backoff.Reset();
   EXPECT_LE(backoff.Next(), Backoff::kFirst);
-}
-
-TEST(ClientBatchPoolTest, AReleasedBatchIsReusedOnlyAfter255OthersWereReleased) {
-  BatchPool& pool = BatchPool::Process();
-  const auto take = [&](size_t count) {
-    std::vector<Batch*> taken;
-    while (taken.size() < count) taken.push_back(pool.Take(nullptr, {}));
-    return taken;
-  };
-  size_t many = 500;
-  for (const size_t others : {254U, 255U}) {
-    many *= 2;  // more than the pool has
-    const std::vector<Batch*> released = take(1 + others);
-    for (Batch* const batch : released) pool.Return(batch);
-    const std::vector<Batch*> held = take(many);
-    EXPECT_EQ(std::set<Batch*>(held.begin(), held.end()).size(), held.size());
-    EXPECT_EQ(std::count(held.begin(), held.end(), released.front()), others == 255 ? 1 : 0);
-    for (Batch* const batch : held) pool.Return(batch);
-  }
 }
 
 TEST(ClientCApiTest, InitTouchesNothingBehindTheCallersStruct) {
