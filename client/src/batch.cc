@@ -68,16 +68,29 @@ BatchPool& BatchPool::Process() {
   return *pool;
 }
 
+BatchPool::BatchPool() {
+  const MutexLock lock(mutex_);
+  Grow(kMinResting + kMaxSlots);
+}
+
+void BatchPool::Grow(size_t batches) {
+  const std::unique_ptr<Batch[]>& added = all_.emplace_back(std::make_unique<Batch[]>(batches));
+  for (size_t i = 0; i < batches; ++i) {
+    added[i].after_ = first_;
+    first_ = &added[i];
+    if (last_ == nullptr) last_ = first_;
+  }
+  resting_ += batches;
+}
+
 Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& descriptor) {
   Batch* batch = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (resting_.size() >= kMinResting) {
-      batch = resting_.front();
-      resting_.pop_front();
-    } else {
-      batch = all_.emplace_back(std::make_unique<Batch>()).get();
-    }
+    if (resting_ < kMinResting) Grow(kMaxSlots);
+    batch = first_;
+    first_ = batch->after_;
+    --resting_;
   }
   batch->fork_guard_ = ForkGuard();
   batch->session_ = std::move(session);
@@ -88,7 +101,10 @@ Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& 
 
 void BatchPool::Return(Batch* batch) {
   const MutexLock lock(mutex_);
-  resting_.push_back(batch);
+  batch->after_ = nullptr;
+  last_->after_ = batch;
+  last_ = batch;
+  ++resting_;
 }
 
 }  // namespace pinfeed

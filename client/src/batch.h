@@ -5,8 +5,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <vector>
 
 #include "client/src/session.h"
 #include "common/base/sync.h"
@@ -42,13 +42,15 @@ class Batch {
   std::atomic<uint32_t> owners_{0};
   ForkGuard fork_guard_;
   std::shared_ptr<Session> session_;
+  Batch* after_ = nullptr;  // in the pool's line of resting batches
   BatchDescriptor descriptor_{};
 };
 
-// Purpose: holds the memory of all batches of the process. Taking a batch allocates nothing, and a double
-// release finds a dead batch instead of freed memory. Owns: every Batch, forever. Their number is at most the
-// number held at once plus kMinResting. Threads: any. Invariant: a released batch is reused only after
-// kMinResting - 1 others were released, so that a late double release finds it dead.
+// Purpose: holds the memory of all batches of the process. A double release finds a dead batch instead of
+// freed memory. Taking a batch allocates nothing, since a new page costs more than all the rest: Process()
+// allocates enough for a feed whose slots are all held, so call it before the first batch. Owns: every Batch,
+// forever. Threads: any. Invariant: a released batch is reused only after kMinResting - 1 others were
+// released, so that a late double release finds it dead.
 class BatchPool {
  public:
   // The process-wide pool. Never destroyed, since static destructors of the program may release batches.
@@ -60,9 +62,15 @@ class BatchPool {
 
  private:
   static constexpr size_t kMinResting = 256;
+  BatchPool();
+  void Grow(size_t batches) PF_REQUIRES(mutex_);
+
   Mutex mutex_;
-  std::deque<std::unique_ptr<Batch>> all_ PF_GUARDED_BY(mutex_);
-  std::deque<Batch*> resting_ PF_GUARDED_BY(mutex_);  // released, oldest first
+  std::vector<std::unique_ptr<Batch[]>> all_ PF_GUARDED_BY(mutex_);
+  // The line of those that rest: first the ones that were never taken, then in the order of their release.
+  Batch* first_ PF_GUARDED_BY(mutex_) = nullptr;
+  Batch* last_ PF_GUARDED_BY(mutex_) = nullptr;
+  size_t resting_ PF_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace pinfeed

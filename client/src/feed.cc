@@ -32,6 +32,7 @@ Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
   std::unique_ptr<Feed> feed(new Feed(std::move(options)));
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, feed->opener_.OpenFirst());
   feed->Adopt(std::move(session));
+  (void)BatchPool::Process();  // allocates
   return feed;
 }
 

@@ -120,6 +120,7 @@ BatchCycle::Work BatchCycle::Advance() {
                             std::memory_order_relaxed);
   }
   if (phase_ == Phase::kFailed && !had_failed) work.failure = error_;
+  work.published = membership_->TakePublished();
   return work;
 }
 
@@ -185,6 +186,10 @@ void BatchCycle::Plan() {
   while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwanted()) {
     std::optional<uint32_t> slot = TakeSlot();
     if (!slot) {
+      // A doorbell would find no thread for another batch. The next batch that is filled has the releases
+      // read.
+      const bool busy = batches_.filling() >= parts_.producer->busy_with();
+      if (busy && membership_->waiting() == 0) return SetStarved(false);
       // Request doorbells, then read once more. That finds a release that was stored before the client could
       // see the request.
       SetStarved(true);

@@ -34,6 +34,7 @@ class BatchCycle {
   using Requests = std::vector<std::shared_ptr<PieceRequest>>;
   // What is to be done without the lock after a step.
   struct Work {
+    std::vector<std::shared_ptr<ControlPages>> published;  // see Membership::TakePublished
     Requests requests;
     Status failure;  // set if the feed has just failed
   };

@@ -69,6 +69,12 @@ class BatchQueue {
   uint32_t front() const { return unpublished_.front(); }
   void Pop() { unpublished_.pop_front(); }
 
+  // The number of those that are not filled.
+  size_t filling() const {
+    return static_cast<size_t>(
+        std::ranges::count_if(unpublished_, [&](uint32_t slot) { return !batches_[slot].delivering; }));
+  }
+
   // Returns the next pieces to request, as many as the arena has memory for now. While pieces remain, the
   // next completed delivery frees memory for one.
   std::vector<std::shared_ptr<PieceRequest>> TakeRequests() {

@@ -119,6 +119,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
 }
 
 void Feed::Do(AfterUnlock after) {
+  for (const std::shared_ptr<ControlPages>& pages : after.work.published) pages->WakeClient();
   for (std::shared_ptr<PieceRequest>& request : after.work.requests)
     parts_.producer->Produce(std::move(request));
   if (!after.work.failure.ok()) {

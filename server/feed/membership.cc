@@ -148,7 +148,9 @@ void Membership::Publish(Participant& participant, const BatchDescriptor& batch,
   lease.generation = batch.generation;
   lease.sequence = participant.pages->published();
   trace_.Publishing(participant.trace, *participant.pages, batch, trace_ns);
-  participant.pages->Publish(batch);
+  const bool published = participant.pages->Publish(batch);
+  if (published && std::ranges::find(published_, participant.pages) == published_.end())
+    published_.push_back(participant.pages);
 }
 
 void Membership::SetLent(const BatchDescriptor& batch, Clock::time_point now, uint64_t trace_ns) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/spec/feed_spec.h"
@@ -66,6 +67,9 @@ class Membership {
 
   // Sets whether members ring the doorbell after each release. Returns false if that was set already.
   bool SetStarved(bool starved);
+  // Returns the pages to which batches were published since the last call, once each. Wake their clients when
+  // no lock is held: others wait for it meanwhile.
+  std::vector<std::shared_ptr<ControlPages>> TakePublished() { return std::exchange(published_, {}); }
   uint64_t ignored_releases() const { return ignored_releases_; }
   // All zeros for a participant that is not in the feed.
   ParticipantSnapshot Snapshot(const Participant& participant, Clock::time_point now) const;
@@ -96,6 +100,7 @@ class Membership {
   FeedTrace& trace_;
   std::vector<Participant*> members_;
   std::vector<Participant*> holders_;
+  std::vector<std::shared_ptr<ControlPages>> published_;  // see TakePublished
   bool starved_ = false;
   uint64_t ignored_releases_ = 0;
 };

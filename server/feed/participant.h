@@ -87,7 +87,7 @@ struct Participant {
     return held;
   }
 
-  std::unique_ptr<ControlPages> pages;
+  std::shared_ptr<ControlPages> pages;
   std::optional<Sampler::Start> start;  // its first batch; empty: the feed's next one
 
   Role role = Role::kNone;

@@ -33,6 +33,7 @@ class NativeBatchProducer final : public BatchProducer {
   ~NativeBatchProducer() override;
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
+  uint32_t busy_with() const override { return remote_ ? UINT32_MAX : workers_.threads(); }
   void Cancel() override;
   void Drain() override;
   ProducerTimes times() const override;

@@ -10,8 +10,6 @@
 #include <new>
 #include <utility>
 
-#include "common/os/futex.h"
-
 namespace pinfeed {
 
 Result<std::unique_ptr<ControlPages>> ControlPages::Create(uint32_t slot_count) {
@@ -44,15 +42,16 @@ ControlPages::ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd releas
   page->magic = kPublishPageMagic;
 }
 
-void ControlPages::Publish(const BatchDescriptor& descriptor) {
-  if (state_ != FeedState::kRunning) return;
+bool ControlPages::Publish(const BatchDescriptor& descriptor) {
+  if (state_ != FeedState::kRunning) return false;
   PublishPage* page = publish_page();
   BatchDescriptor& entry = page->ring[published_ % kMaxSlots];
   entry = descriptor;
   entry.sequence = published_;
   ++published_;
   page->published.store(published_, std::memory_order_release);
-  Wake();
+  page->wake.fetch_add(1, std::memory_order_release);
+  return true;
 }
 
 void ControlPages::SetState(FeedState state) {
@@ -102,9 +101,8 @@ void ControlPages::SetStarved(bool starved) {
 }
 
 void ControlPages::Wake() {
-  PublishPage* page = publish_page();
-  page->wake.fetch_add(1, std::memory_order_release);
-  FutexWakeAll(page->wake);
+  publish_page()->wake.fetch_add(1, std::memory_order_release);
+  WakeClient();
 }
 
 uint64_t ControlPages::Released(uint32_t slot) const {

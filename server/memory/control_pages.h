@@ -9,6 +9,7 @@
 
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
+#include "common/os/futex.h"
 #include "common/os/memfd.h"
 #include "common/wire/shared_page.h"
 
@@ -33,9 +34,11 @@ class ControlPages {
   // block.
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // Stores the descriptor with its sequence number, increases the count, and wakes the client. Does nothing
-  // unless the state is kRunning.
-  void Publish(const BatchDescriptor& descriptor);
+  // Stores the descriptor with its sequence number, and increases the count. Returns whether WakeClient is to
+  // follow, which may be later and without a lock. Does nothing unless the state is kRunning.
+  bool Publish(const BatchDescriptor& descriptor);
+  // Wakes a client that sleeps. Threads: any.
+  void WakeClient() { FutexWakeAll(publish_page()->wake); }
   // kFailed, kEnded and kEvicted are final: SetState and Fail then do nothing.
   void SetState(FeedState state);
   // Sets kFailed with the error's code and (truncated) message.
@@ -44,7 +47,8 @@ class ControlPages {
   // keeps its own. Returns how many published batches the client reports as taken, and makes that the limit:
   // the client can take no others. Later calls return the same number.
   uint64_t Evict(const Status& error);
-  // Starved: the feed lacks free slots, so the client must ring the doorbell when it releases one.
+  // Starved: the feed lacks free slots, although it could fill one. So the client must ring the doorbell when
+  // it releases one.
   void SetStarved(bool starved);
 
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }

@@ -103,13 +103,22 @@ class Trainer:
         feed.close()
         return elapsed * 1e3
 
-    def ready_batch_us(self, count, pause_s):
-        """How long next() takes when it need not wait: a list of microseconds. Batches that were not ready do not count."""
-        micros = []
+    def ready_batch_us(self, count, pause_s, beside):
+        """How long next() takes when it need not wait, and, by turns, `beside`, after which next() is not timed: two lists of microseconds. Batches that were
+        not ready do not count.
+        """
+        micros, others = [], []
         with self.open() as feed:
             epochs = itertools.chain.from_iterable(itertools.repeat(feed))
-            for _ in range(10 * count):
+            for number in range(20 * count):
                 time.sleep(pause_s)
+                if number % 2:
+                    begin = time.perf_counter()
+                    made = beside()
+                    others.append((time.perf_counter() - begin) * 1e6)
+                    del made
+                    next(epochs)
+                    continue
                 waited = feed.wait_seconds
                 begin = time.perf_counter()
                 first, second = next(epochs)
@@ -118,7 +127,7 @@ class Trainer:
                     micros.append((end - begin) * 1e6)
                 del first, second
                 if len(micros) == count:
-                    return micros
+                    return micros, others
         raise RuntimeError(f"only {len(micros)} of {10 * count} batches were ready when they were asked for")
 
 
