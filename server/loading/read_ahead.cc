@@ -82,7 +82,8 @@ uint64_t ReadAhead::PlaceOf(const BatchPlan& plan, uint32_t begin) {
   };
   auto known = std::find_if(ranges_.begin(), ranges_.end(), is);
   if (known == ranges_.end()) {
-    // It may follow soon: pieces are added in about their order, by several threads.
+    // It may follow soon: pieces are added in about their order, by several threads. For the same reason
+    // ranges stay a while when a worker has begun behind them.
     bool follows = false;
     for (uint32_t i = 0; i < kMaxSlots && end_ > 0 && !follows && Extend(); ++i) follows = is(ranges_.back());
     if (!follows) {
@@ -148,7 +149,7 @@ void ReadAhead::SwitchOn(uint64_t place) {
 
 std::shared_ptr<FillTask> ReadAhead::Next() {
   const uint64_t begun = begun_.load(std::memory_order_relaxed);
-  while (!ranges_.empty() && ranges_.front().past() <= begun) ranges_.pop_front();
+  while (ranges_.size() > kMaxSlots && ranges_[kMaxSlots].past() <= begun) ranges_.pop_front();
   if (stopped_ || !on_.load(std::memory_order_relaxed)) return nullptr;
   const uint64_t sample_bytes =
       samples_ == 0 ? kWindowBytes / kFirstWindow : std::max<uint64_t>(1, bytes_ / samples_);

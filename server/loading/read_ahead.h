@@ -107,10 +107,10 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   mutable Mutex mutex_;
   bool stopped_ PF_GUARDED_BY(mutex_) = false;
   std::shared_ptr<FeedShare> share_ PF_GUARDED_BY(mutex_);  // null before the first piece
-  std::deque<Range> ranges_ PF_GUARDED_BY(mutex_);          // not loaded yet, without gaps
-  BatchPlan last_ PF_GUARDED_BY(mutex_);                    // of the last range there ever was
-  uint64_t end_ PF_GUARDED_BY(mutex_) = 0;                  // of that range
-  uint64_t next_ PF_GUARDED_BY(mutex_) = 0;                 // place to ask for
+  std::deque<Range> ranges_ PF_GUARDED_BY(mutex_);  // without gaps; at most kMaxSlots are begun already
+  BatchPlan last_ PF_GUARDED_BY(mutex_);            // of the last range there ever was
+  uint64_t end_ PF_GUARDED_BY(mutex_) = 0;          // of that range
+  uint64_t next_ PF_GUARDED_BY(mutex_) = 0;         // place to ask for
   uint64_t quiet_ PF_GUARDED_BY(mutex_) = kMinQuiet;
   uint64_t quiet_until_ PF_GUARDED_BY(mutex_) = 0;  // place before which it stays off
   bool found_cold_ PF_GUARDED_BY(mutex_) = false;   // since it was switched on
