@@ -36,6 +36,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     client: pinfeed.BatcherClient
+    deadline: float  # seconds from a request to its class
     timeout = 10  # seconds for each read: a client that sends no more is dropped
 
     def do_POST(self) -> None:
@@ -48,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return None  # the client has left
             if self.path != "/classify":
                 return self.reply(404, "POST an image to /classify")
-            scores = numpy.frombuffer(self.client.submit(image, deadline=2.0, timeout=0.5).result(), numpy.float32)
+            scores = numpy.frombuffer(self.client.submit(image, deadline=self.deadline, timeout=0.5).result(), numpy.float32)
         except pinfeed.DeadlineExceededError as error:
             return self.reply(504, str(error))
         except (pinfeed.ResourceExhaustedError, pinfeed.UnavailableError) as error:
@@ -71,7 +72,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Logs nothing for each request."""
 
 
-def serve_http(port: int) -> None:
+def serve_http(port: int, deadline: float) -> None:
+    Handler.deadline = deadline
     with pinfeed.BatcherClient(NAME, in_flight=64) as Handler.client, Server(("127.0.0.1", port), Handler) as server:
         print(f"http://127.0.0.1:{server.server_port}/classify is ready", flush=True)
         server.serve_forever()
@@ -81,11 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("model", "http"))
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--deadline", type=float, default=2.0, metavar="SECONDS", help="a request that takes longer is given up (504)")
     arguments = parser.parse_args()
     if arguments.role == "model":
         serve_model()
     else:
-        serve_http(arguments.port)
+        serve_http(arguments.port, arguments.deadline)
 
 
 if __name__ == "__main__":
