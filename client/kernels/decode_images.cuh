@@ -107,7 +107,7 @@ __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& 
   for (uint32_t i = threadIdx.x; i < kDecodeTileWidth * kDecodeTileHeight; i += kDecodeThreads) {
     const int32_t x = left + i % kDecodeTileWidth;
     const int32_t y = top + i / kDecodeTileWidth;
-    if (x < work.width && y < work.height) WritePixel(work, image, x, y, 0, 0, 0);
+    if (x < int32_t(work.width) && y < int32_t(work.height)) WritePixel(work, image, x, y, 0, 0, 0);
   }
 }
 

@@ -46,9 +46,10 @@ bool DecodeRing::TryClaim(Unit* unit) {
 
 bool DecodeRing::OneSuffices() const {
   const bool works = std::ranges::any_of(entries_, [](const Entry& entry) { return entry.under_way != 0; });
-  for (uint64_t n = next_ - std::min<uint64_t>(next_, kEntries); n < next_; ++n) {
+  const uint64_t oldest_entry = next_ - std::min<uint64_t>(next_, kEntries);
+  for (uint64_t n = std::max(oldest_entry, awaited_); n < next_; ++n) {
     const Entry& entry = At(n);
-    if (entry.batch.sequence != n || entry.unwanted || n < awaited_) continue;
+    if (entry.batch.sequence != n || entry.unwanted) continue;
     if (entry.state == State::kDecoding || entry.state == State::kDecoded)
       return works && entry.state == State::kDecoded;
   }

@@ -46,6 +46,14 @@ class DecodedBatchesTest : public ClientDecodeTest {
     page_.wake = static_cast<uint32_t>(count);
     PublishReader(page_, 1, 1).WakeSleepers();
   }
+  // Batch 0 is decoded, three more are published, and a thread is held that decodes one of them.
+  void DecodeOneAndHoldTheNext(const DecodedBatches& batches) {
+    Publish();
+    batches.AwaitDecoded(0, std::chrono::seconds(30));
+    engine_->HoldDecoders(true);
+    PublishUpTo(4);
+    EXPECT_TRUE(engine_->AwaitHeld());
+  }
   static SteadyTime In(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
   const std::shared_ptr<CpuDecodeEngine> engine_ = std::make_shared<CpuDecodeEngine>();
@@ -79,11 +87,7 @@ TEST_F(DecodedBatchesTest, ImpossibleSlotsFailEverythingBehindThem) {
 
 TEST_F(DecodedBatchesTest, OneThreadDecodesWhileADecodedBatchWaits) {
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());
-  Publish();
-  batches->AwaitDecoded(0, std::chrono::seconds(30));
-  engine_->HoldDecoders(true);
-  PublishUpTo(4);
-  EXPECT_TRUE(engine_->AwaitHeld());
+  DecodeOneAndHoldTheNext(*batches);
   EXPECT_FALSE(engine_->AwaitHeld(2, std::chrono::milliseconds(200)));
   batches->Discard(0);
   EXPECT_TRUE(engine_->AwaitHeld(2));  // now the trainer waits
@@ -93,11 +97,7 @@ TEST_F(DecodedBatchesTest, OneThreadDecodesWhileADecodedBatchWaits) {
 
 TEST_F(DecodedBatchesTest, BatchThatIsTakenDoesNotWaitForTheTrainer) {
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());
-  Publish();
-  batches->AwaitDecoded(0, std::chrono::seconds(30));
-  engine_->HoldDecoders(true);
-  PublishUpTo(4);
-  EXPECT_TRUE(engine_->AwaitHeld());
+  DecodeOneAndHoldTheNext(*batches);
   EXPECT_FALSE(batches->IsDecoded(1));  // batch 0 is not written yet
   EXPECT_TRUE(engine_->AwaitHeld(2));
   engine_->HoldDecoders(false);

@@ -93,6 +93,11 @@ bool Decode(const unsigned char* data, size_t bytes, const Image& output, const 
   return jpeg.ReadRgb(output, part, row);
 }
 
+bool WritesWholeImagesOnly() {
+  static const bool asked = std::getenv("PINFEED_STAND_IN_WHOLE_IMAGES") != nullptr;
+  return asked;
+}
+
 Subsampling SubsamplingOf(const jpeg_decompress_struct& cinfo) {
   if (cinfo.num_components == 1) return Subsampling::kGray;
   const jpeg_component_info& luma = cinfo.comp_info[0];
@@ -196,14 +201,13 @@ ResultCode nvjpegDecodeParamsSetROI(Params params, int x, int y, int width, int 
 }
 ResultCode nvjpegDecodeBatchedEx(Handle /*handle*/, State state, const unsigned char* const* data,
                                  const size_t* bytes, Image* outputs, Params* params, CUstream /*stream*/) {
-  static const bool whole = std::getenv("PINFEED_STAND_IN_WHOLE_IMAGES") != nullptr;
-  if (whole && params[0]->width >= 0) return ResultCode::kImplementationNotSupported;
+  if (WritesWholeImagesOnly() && params[0]->width >= 0) return ResultCode::kImplementationNotSupported;
   for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], outputs[i], *params[i]);
   return ResultCode::kSuccess;
 }
 ResultCode nvjpegDecode(Handle /*handle*/, State /*state*/, const unsigned char* data, size_t bytes,
                         OutputFormat format, Image* output, CUstream /*stream*/) {
   if (format != OutputFormat::kRgbInterleaved) return ResultCode::kInvalidParameter;
-  if (std::getenv("PINFEED_STAND_IN_WHOLE_IMAGES") != nullptr) return ResultCode::kImplementationNotSupported;
+  if (WritesWholeImagesOnly()) return ResultCode::kImplementationNotSupported;
   return Decode(data, bytes, *output, {}) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
 }
