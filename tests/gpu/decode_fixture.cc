@@ -49,8 +49,11 @@ std::optional<Expectation> DecodeFixture::Expect(const File& file, const Transfo
 std::vector<EncodedImage> DecodeFixture::Encode(const std::vector<Expectation>& images, size_t first) {
   files_.Clear();
   std::vector<EncodedImage> encoded;
-  for (size_t i = 0; i < images.size(); ++i)
-    encoded.push_back({files_.Add(*images[i].file), images[i].plan, OutputAddress(first + i)});
+  for (size_t i = 0; i < images.size(); ++i) {
+    const bool again = i > 0 && images[i].file == images[i - 1].file;
+    const std::span<const std::byte> file = again ? encoded.back().bytes : files_.Add(*images[i].file);
+    encoded.push_back({file, images[i].plan, OutputAddress(first + i)});
+  }
   return encoded;
 }
 

@@ -91,7 +91,14 @@ bool ComparePartsWithWholes(const std::shared_ptr<const CudaDevice>& device, con
     for (size_t i = 0; i < chunk.size(); i += 2) {
       Require(failures[i]);
       Require(failures[i + 1]);
-      different += fixture.Output(i) == fixture.Output(i + 1) ? 0 : 1;
+      Difference difference;
+      difference.Add(fixture.Output(i), fixture.Output(i + 1));
+      if (difference.sum == 0) continue;
+      ++different;
+      const ImagePlan& plan = chunk[i].plan;
+      std::printf("%-11s %d x %d at %d, %d of %d x %d: mean difference %.4f, within 8: %.5f%%\n", what, kWidth,
+                  kHeight, plan.crop_x, plan.crop_y, plan.width, plan.height, difference.mean(),
+                  100 * difference.within_eight());
     }
     parts += chunk.size() / 2;
     chunk.clear();
