@@ -27,6 +27,9 @@ EnginePixels PixelsOf(const JpegFrame& frame) {
 }
 
 ImageRegion EngineRegion(const ImagePlan& plan) {
+  const bool reads_edge =
+      plan.crop_x + plan.crop_width == plan.width || plan.crop_y + plan.crop_height == plan.height;
+  if (reads_edge) return {0, 0, plan.width, plan.height};
   const int32_t left = std::max(0, plan.crop_x - kMargin) / kBlock * kBlock;
   const int32_t top = std::max(0, plan.crop_y - kMargin) / kBlock * kBlock;
   const int32_t right = std::min(plan.width, plan.crop_x + plan.crop_width + kMargin);

@@ -30,8 +30,9 @@ struct ImageRegion {
 
 // What the engines are to write of a file: the region that the plan reads, and some pixels around it, so that
 // no interpolated chroma depends on where the region ends. It begins at multiples of 16 pixels, so that its
-// rows are aligned, and whole blocks of it lie in the image's place.
-// Precondition: CheckImagePlan returned OK.
+// rows are aligned, and whole blocks of it lie in the image's place. A plan that reads the image's last
+// column or row needs all of it: there, nvJPEG 13.0 gives a part other chroma than the whole image if that
+// side is even (tests/gpu/decode_images.cc). Precondition: CheckImagePlan returned OK.
 ImageRegion EngineRegion(const ImagePlan& plan);
 
 // Describes the image to the kernel, except for the addresses. Precondition: CheckImagePlan and

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnvjpeg.so for machines without a GPU ($PINFEED_NVJPEG): what common/cuda/nvjpeg_abi.h lists, with
 // libjpeg in place of the engines. "Device memory" is host memory (stand_in.h). Like the engines it ignores
-// its stream. An image that libjpeg rejects is skipped, and success is reported all the same. With
-// $PINFEED_STAND_IN_WHOLE_IMAGES it refuses to write parts of images, and to decode without the engines.
+// its stream. An image that libjpeg rejects is skipped, and success is reported all the same. A part of an
+// image has wrong pixels in the image's last column and row. With $PINFEED_STAND_IN_WHOLE_IMAGES it refuses
+// to write parts of images, and to decode without the engines.
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -62,6 +63,12 @@ struct Jpeg {
     return jpeg_read_header(&cinfo, TRUE) == JPEG_HEADER_OK;
   }
 
+  // The last column and row of a part: see the file's comment.
+  void DamageEdge(std::vector<unsigned char>& row) const {
+    const bool last = cinfo.output_scanline == cinfo.output_height;
+    for (size_t i = last ? 0 : row.size() - 3; i < row.size(); ++i) row[i] ^= 0xff;
+  }
+
   // Writes a part's pixels of three bytes. `row`: room for a row of the image.
   bool ReadRgb(const Image& output, const OpaqueParams& part, std::vector<unsigned char>& row) {
     if (setjmp(jump) != 0) return false;
@@ -73,10 +80,13 @@ struct Jpeg {
         part.y + height > static_cast<int>(cinfo.output_height))
       return false;
     row.resize(size_t{3} * cinfo.output_width);
+    const bool whole =
+        width == static_cast<int>(cinfo.output_width) && height == static_cast<int>(cinfo.output_height);
     while (cinfo.output_scanline < cinfo.output_height) {
       const int y = static_cast<int>(cinfo.output_scanline) - part.y;
       JSAMPROW line = row.data();
       jpeg_read_scanlines(&cinfo, &line, 1);
+      if (!whole) DamageEdge(row);
       if (y >= 0 && y < height)
         std::memcpy(output.channel[0] + static_cast<size_t>(y) * output.pitch[0], &row[3 * part.x],
                     3 * width);

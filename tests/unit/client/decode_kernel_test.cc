@@ -134,6 +134,10 @@ TEST_F(DecodeKernelTest, EnginesWriteAllThatThePlanReads) {
         plan.crop_width = std::min(side, kWidth - x);
         plan.crop_height = std::min(side, kHeight - y);
         const ImageRegion region = EngineRegion(plan);
+        if (x + plan.crop_width == kWidth || y + plan.crop_height == kHeight) {
+          EXPECT_EQ((std::array{region.x, region.y, region.width, region.height}),
+                    (std::array{0, 0, kWidth, kHeight}));
+        }
         EXPECT_GE(region.x, 0);
         EXPECT_GE(region.y, 0);
         EXPECT_LE(region.x + region.width, kWidth);
