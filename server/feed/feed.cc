@@ -14,7 +14,7 @@ constexpr uint32_t kMaxFailuresLoggedPerSecond = 20;
 }  // namespace
 
 Feed::Feed(FeedParts parts)
-    : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
+    : share_(std::make_shared<FeedShare>(parts.owner, parts.id, parts.max_workers)),
       parts_(std::move(parts)),
       filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample,
                FeedRecorder(parts_.tracer, parts_.owner, parts_.id), share_.share()},

@@ -23,10 +23,11 @@ struct FeedParts {
   Sampler sampler;
   std::unique_ptr<BatchProducer> producer;
   std::unique_ptr<Arena> arena;
-  uid_t owner = 0;                 // the user of all its sessions
-  Tracer* tracer = nullptr;        // outlives the feed; null: no tracing
-  std::string decode_note = {};    // DecodeChoice::note
-  std::string resident_note = {};  // why the samples are not resident, if the spec left that open
+  uid_t owner = 0;                    // the user of all its sessions
+  Tracer* tracer = nullptr;           // outlives the feed; null: no tracing
+  std::string decode_note = {};       // DecodeChoice::note
+  uint32_t max_workers = UINT32_MAX;  // that may load for it at once
+  std::string resident_note = {};     // why the samples are not resident, if the spec left that open
 };
 
 }  // namespace pinfeed

@@ -27,10 +27,12 @@ struct FeedShare {
     std::atomic<uint64_t> served_ns{0};
     std::atomic<uint64_t> worked_ns{0};               // the pool's time spent on this feed
     std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
-    std::atomic<uint32_t> running{0};                 // threads of the pool that load for it right now
+    // Threads of the pool that load for it right now. Written under the pool's lock.
+    std::atomic<uint32_t> running{0};
   };
 
-  explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0) : owner(user), feed(feed_id) {}
+  explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0, uint32_t at_most = UINT32_MAX)
+      : owner(user), feed(feed_id), max_workers(at_most) {}
 
   PoolShare& In(PoolKind pool) { return pool == PoolKind::kWorkers ? workers : readers; }
   const PoolShare& In(PoolKind pool) const { return pool == PoolKind::kWorkers ? workers : readers; }
@@ -52,8 +54,9 @@ struct FeedShare {
     return workers.running.load(std::memory_order_relaxed) + readers.running.load(std::memory_order_relaxed);
   }
 
-  const uid_t owner;    // of the feed
-  const uint64_t feed;  // its id
+  const uid_t owner;           // of the feed
+  const uint64_t feed;         // its id
+  const uint32_t max_workers;  // that may load for it at once
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
   PoolShare workers;

@@ -23,13 +23,15 @@ void Write(const ImagePlan& plan, std::span<std::byte> place) {
 
 // Images a second of 500 x 375 pixels, to 224 x 224, on an H100 with 16 cores (tests/gpu/bench.py, part
 // decode). Elsewhere the share that follows is right to some percent, since both sides grow with the images.
-constexpr double kWorkerDecodes = 580;   // of a worker that decodes and transforms
-constexpr double kWorkerPasses = 17000;  // of a worker that checks a file and passes it on
-constexpr double kGpuDecodes = 28000;
-// The workers that count: the client's decode threads and the trainer need processors, too. With all of them
-// (787 of 1,000 samples on the GPU) 16 workers and the GPU gave 24,000 images a second, with nearly none
-// (990) 28,500.
-constexpr double kCountedWorkers = 0.5;
+constexpr double kWorkerDecodes = 700;   // of a worker that decodes and transforms
+constexpr double kWorkerPasses = 18500;  // of a worker that checks a file and passes it on
+constexpr double kGpuDecodes = 31000;
+// Of the workers' time: a batch whose workers are late costs the GPU's time, too.
+constexpr double kCountedWorkers = 0.8;
+
+// The processors that a client's decode threads, which spin in nvJPEG, and its trainer need. With 16 of 16
+// workers, "auto" gave 33,900 images a second on an H100, with 12 38,100 (docs/decisions/0039).
+constexpr uint32_t kClientThreads = 4;
 
 // The share with which both finish at once: with it, workers * share / kGpuDecodes seconds of the workers are
 // share / kWorkerPasses + (1 - share) / kWorkerDecodes.
@@ -117,6 +119,11 @@ Status GpuDecodeProgram::LoadPixels(ImageSize size, const SamplePlaces& places,
   plan.kind = static_cast<uint32_t>(ImagePlanKind::kPixels);
   Write(plan, places[plan_]);
   return places.Pack(image_, buffers.pixels);
+}
+
+uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus) {
+  const uint32_t beside = cpus - std::min(cpus, kClientThreads);
+  return std::min(workers, std::max({beside, workers / 2, 1U}));
 }
 
 Result<DecodeChoice> ChooseDecode(const FeedSpec& spec, const Dataset& dataset, const std::string& no_decoder,

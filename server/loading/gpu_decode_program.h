@@ -57,6 +57,10 @@ struct DecodeChoice {
   std::string note;
 };
 
+// The workers of `workers` that may load at once for a feed whose images a client decodes, on a host with
+// `cpus` processors.
+uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus);
+
 // Decides what `spec` leaves open: a share with which `workers` threads and a GPU finish together, or the CPU
 // if the GPU cannot decode for this feed. `no_decoder` says why the client cannot; empty: it can. Errors:
 // kInvalidArgument or kFailedPrecondition if the spec asks for the GPU and it cannot decode.

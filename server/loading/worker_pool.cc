@@ -101,6 +101,7 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
 WorkerPool::Chunk WorkerPool::Claim() {
   Chunk chunk = ClaimFrom(open_);
   if (chunk.task != nullptr || idling_ >= std::max(thread_count_ - 1, 1U)) return chunk;
+  if (std::ranges::any_of(open_, [&](const auto& task) { return IsLimited(*task->share_); })) return chunk;
   chunk = ClaimFrom(idle_);
   chunk.idle = chunk.task != nullptr;
   if (chunk.idle) ++idling_;
@@ -112,7 +113,7 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   size_t best = tasks.size();
   uint64_t least = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (!MayHaveThread(tasks[i]->share_->owner)) continue;
+    if (!MayHaveThread(*tasks[i]->share_)) continue;
     const uint64_t got = tasks[i]->share_->Got(kind_);
     if (best == tasks.size() || got < least) {
       best = i;
@@ -126,12 +127,15 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   task->claimed_ = end;
   if (end == task->samples_) tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(best));
   if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
+  task->share_->In(kind_).running.fetch_add(1, std::memory_order_relaxed);
   return {std::move(task), begin, end};
 }
 
-bool WorkerPool::MayHaveThread(uid_t user) const {
+bool WorkerPool::MayHaveThread(const FeedShare& share) const {
+  if (IsLimited(share) && share.In(kind_).running.load(std::memory_order_relaxed) >= share.max_workers)
+    return false;
   if (max_per_user_ >= thread_count_) return true;
-  const auto working = working_.find(user);
+  const auto working = working_.find(share.owner);
   return working == working_.end() || working->second < max_per_user_;
 }
 
@@ -143,12 +147,15 @@ void WorkerPool::Finish(const Chunk& chunk) {
     task.unfinished_ -= chunk.end - chunk.begin;
     last = task.unfinished_ == 0;
     if (chunk.idle) --idling_;
+    // A thread may have gone to sleep over tasks that may not have more; this one may go on with another's.
+    bool was_limited = IsLimited(*task.share_);
+    task.share_->In(kind_).running.fetch_sub(1, std::memory_order_relaxed);
     if (max_per_user_ < thread_count_) {
       const auto working = working_.find(task.share_->owner);
-      // A thread may have gone to sleep over this user's tasks; this one may go on with another's.
-      if (working->second == max_per_user_ && !(open_.empty() && idle_.empty())) work_.NotifyOne();
+      was_limited = was_limited || working->second == max_per_user_;
       if (--working->second == 0) working_.erase(working);
     }
+    if (was_limited && !(open_.empty() && idle_.empty())) work_.NotifyOne();
   }
   if (last) task.Done();
 }
@@ -196,7 +203,6 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     busy_.fetch_add(1, std::memory_order_relaxed);
     FeedShare& share = *chunk.task->share_;
     FeedShare::PoolShare& in_pool = share.In(kind_);
-    in_pool.running.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
     began_[index].feed.store(share.feed, std::memory_order_relaxed);
     began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
@@ -205,7 +211,6 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
-    in_pool.running.fetch_sub(1, std::memory_order_relaxed);
     Finish(chunk);
     began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);

@@ -46,9 +46,10 @@ class FillTask {
 };
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
-// within a feed the oldest batch. All threads work on one task together. The feeds of one user use at most
-// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. Threads
-// that have nothing else take idle work, a chunk at a time; where there are several, one stays free. A daemon
+// within a feed the oldest batch. All threads work on one task together, or as many as its feed may have
+// (FeedShare::max_workers). The feeds of one user use at most `max_per_user` threads at a time, so that hung
+// storage of one user leaves threads to the others. Threads that have nothing else take idle work, a chunk at
+// a time; where there are several, one stays free, and all that a feed with tasks may not have. A daemon
 // has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Start and
 // Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any thread.
 // Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a task's
@@ -125,7 +126,11 @@ class WorkerPool {
   Chunk Claim() PF_REQUIRES(mutex_);
   // Of the next of these tasks that may have another thread now.
   Chunk ClaimFrom(Tasks& tasks) PF_REQUIRES(mutex_);
-  bool MayHaveThread(uid_t user) const PF_REQUIRES(mutex_);
+  bool MayHaveThread(const FeedShare& share) const PF_REQUIRES(mutex_);
+  // Whether the pool's threads are all that may load for the feed at once.
+  bool IsLimited(const FeedShare& share) const {
+    return kind_ == PoolKind::kWorkers && share.max_workers < thread_count_;
+  }
   void Finish(const Chunk& chunk) PF_EXCLUDES(mutex_);
 
   const uint32_t thread_count_;

@@ -10,6 +10,7 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/quote.h"
+#include "common/os/host_limits.h"
 #include "common/spec/names.h"
 #include "server/dataset/selected_fields.h"
 #include "server/loading/gpu_decode_program.h"
@@ -192,8 +193,10 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   const std::shared_ptr<const Dataset> opened = dataset;
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
+  const uint32_t beside_decoders =
+      WorkersBesideDecoders(parts_.workers.threads(), UsableCpus(AffinityCpus()));
   ASSIGN_OR_RETURN(DecodeChoice decode,
-                   ChooseDecode(spec, *dataset, WhyNoDecoder(arguments), parts_.workers.threads()));
+                   ChooseDecode(spec, *dataset, WhyNoDecoder(arguments), beside_decoders));
   spec.decode = decode.decode;
   spec.gpu_share = decode.gpu_share;
   if (DecodesOnGpu(spec)) backend = Backend::kHost;
@@ -212,8 +215,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec, layout,
                                                         parts_.workers, parts_.readers);
+  const uint32_t at_most = DecodesOnGpu(spec) ? beside_decoders : UINT32_MAX;
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
-                   &parts_.tracer, std::move(decode.note), std::move(resident_note)},
+                   &parts_.tracer, std::move(decode.note), at_most, std::move(resident_note)},
                   arguments, backend);
 }
 

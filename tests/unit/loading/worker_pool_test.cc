@@ -252,6 +252,46 @@ TEST(WorkerPoolTest, IdleWorkWaitsForEverythingElse) {
   }
 }
 
+// The threads that a feed may not have go to others, but not to idle work: their processors are to stay free.
+TEST(WorkerPoolTest, FeedHasAtMostItsWorkers) {
+  WorkerPool pool(4);
+  const auto limited = std::make_shared<FeedShare>(0, 1, 2);
+  std::latch both(2);
+  std::latch go(1);
+  std::latch limited_done(2);
+  std::latch other_done(1);
+  std::latch idle_done(1);
+  std::atomic<uint32_t> running{0};
+  std::atomic<uint32_t> most{0};
+  std::atomic<uint32_t> begun{0};
+  const auto run = [&](uint32_t) {
+    const uint32_t now = ++running;
+    for (uint32_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+    }
+    if (begun++ < 2) both.count_down();
+    go.wait();
+    --running;
+  };
+  for (int i = 0; i < 2; ++i)
+    pool.Submit(std::make_shared<CountingTask>(limited, 50, 1, run, [&] { limited_done.count_down(); }));
+  pool.SubmitIdle(std::make_shared<CountingTask>(
+      std::make_shared<FeedShare>(), 3, 1, [&](uint32_t) { EXPECT_GE(begun, 98U) << "of 100"; },
+      [&] { idle_done.count_down(); }));
+  pool.Start();
+  both.wait();
+  // By the threads that are left.
+  pool.Submit(std::make_shared<CountingTask>(std::make_shared<FeedShare>(), 20, 1, nullptr,
+                                             [&] { other_done.count_down(); }));
+  other_done.wait();
+  EXPECT_EQ(running, 2U);
+  go.count_down();
+  limited_done.wait();
+  EXPECT_EQ(most, 2U);
+  idle_done.wait();
+  pool.Stop();
+  EXPECT_EQ(limited->In(PoolKind::kWorkers).running, 0U);
+}
+
 TEST(WorkerPoolTest, IdleWorkIsWithdrawnByItsShare) {
   const auto share = std::make_shared<FeedShare>();
   const auto other = std::make_shared<FeedShare>();
