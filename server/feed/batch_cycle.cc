@@ -116,8 +116,7 @@ BatchCycle::Work BatchCycle::Advance() {
                               std::memory_order_relaxed);
   if (counters_.batches > 0) {
     for (FeedShare::PoolShare* share : {&filling_.share->workers, &filling_.share->readers})
-      share->batch_ns.store(share->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
-                            std::memory_order_relaxed);
+      share->CountBatches(counters_.batches);
   }
   if (phase_ == Phase::kFailed && !had_failed) work.failure = error_;
   work.published = membership_->TakePublished();
@@ -188,7 +187,7 @@ void BatchCycle::Plan() {
     if (!slot) {
       // A doorbell would find no thread for another batch. The next batch that is filled has the releases
       // read.
-      const bool busy = batches_.filling() >= parts_.producer->busy_with();
+      const bool busy = batches_.filling() >= parts_.producer->busy_with(*filling_.share);
       if (busy && membership_->waiting() == 0) return SetStarved(false);
       // Request doorbells, then read once more. That finds a release that was stored before the client could
       // see the request.

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,9 @@ enum class PoolKind { kWorkers, kReaders };
 // Purpose: the work that a feed was given, by pool, and the batches that it has ready; each pool serves the
 // feed with the smallest sum first. One a feed; outlives the feed and its tasks. Threads: any.
 struct FeedShare {
+  static constexpr uint64_t kSmallBatchNs = 100'000;
+  static constexpr uint32_t kFewWorkers = 4;
+
   // What one pool has done for the feed. Apart for each pool: a feed that waits long for its storage is not
   // to wait for workers because of it.
   struct PoolShare {
@@ -26,9 +30,26 @@ struct FeedShare {
     // The pool's time spent on this feed, raised to the level of the others when the feed becomes active.
     std::atomic<uint64_t> served_ns{0};
     std::atomic<uint64_t> worked_ns{0};               // the pool's time spent on this feed
-    std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
+    std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes, the latest counting most
     // Threads of the pool that load for it right now. Written under the pool's lock.
     std::atomic<uint32_t> running{0};
+
+    // Sets batch_ns. `batches`: published so far. One thread at a time.
+    void CountBatches(uint64_t batches) {
+      const uint64_t worked = worked_ns.load(std::memory_order_relaxed);
+      if (batches == counted_batches_ || worked - counted_ns_ < kCountedNs) return;
+      const uint64_t latest = (worked - counted_ns_) / (batches - counted_batches_);
+      const uint64_t before = counted_batches_ == 0 ? latest : batch_ns.load(std::memory_order_relaxed);
+      batch_ns.store((kOlder * before + latest) / (kOlder + 1), std::memory_order_relaxed);
+      counted_batches_ = batches;
+      counted_ns_ = worked;
+    }
+
+   private:
+    static constexpr uint64_t kCountedNs = 1'000'000;  // so that a short time says something
+    static constexpr uint64_t kOlder = 7;              // the weight of what was known
+    uint64_t counted_batches_ = 0;
+    uint64_t counted_ns_ = 0;
   };
 
   explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0, uint32_t at_most = UINT32_MAX)
@@ -45,6 +66,12 @@ struct FeedShare {
     return share.served_ns.load(std::memory_order_relaxed) +
            ready.load(std::memory_order_relaxed) * share.batch_ns.load(std::memory_order_relaxed);
   }
+  // The workers that may load for it at once. Small batches are filled faster by a few that go from one to
+  // the next than by many that wake for each and wait for one another's locks (docs/decisions/0053).
+  uint32_t MaxWorkers() const {
+    const bool small = workers.batch_ns.load(std::memory_order_relaxed) < kSmallBatchNs;
+    return small ? std::min(max_workers, kFewWorkers) : max_workers;
+  }
   // Of both pools.
   uint64_t WorkedNs() const {
     return workers.worked_ns.load(std::memory_order_relaxed) +
@@ -56,7 +83,7 @@ struct FeedShare {
 
   const uid_t owner;           // of the feed
   const uint64_t feed;         // its id
-  const uint32_t max_workers;  // that may load for it at once
+  const uint32_t max_workers;  // so that processors stay free; see MaxWorkers
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
   PoolShare workers;

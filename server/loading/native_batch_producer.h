@@ -2,6 +2,7 @@
 // Batches from a dataset, by the host's worker threads and, where reads may be slow, its reader threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -33,7 +34,9 @@ class NativeBatchProducer final : public BatchProducer {
   ~NativeBatchProducer() override;
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
-  uint32_t busy_with() const override { return remote_ ? UINT32_MAX : workers_.threads(); }
+  uint32_t busy_with(const FeedShare& share) const override {
+    return remote_ ? UINT32_MAX : std::min(workers_.threads(), share.MaxWorkers());
+  }
   void Cancel() override;
   void Drain() override;
   ProducerTimes times() const override;

@@ -44,7 +44,7 @@ void WorkerPool::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
-    work_.NotifyAll();
+    Wake(UINT32_MAX);
   }
   for (std::thread& thread : threads) thread.join();
   Tasks dropped;
@@ -86,22 +86,29 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
   const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
+  uint32_t more = std::min(chunks, MoreThreads(*task->share_));
+  // Threads that are on their way take what a limited feed has, or wake another one: see Loop.
+  if (IsLimit(task->share_->MaxWorkers())) more -= std::min(more, waking_);
   task->unfinished_ = task->samples_;
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
   tasks.insert(place, std::move(task));
-  if (chunks == 1) {
+  Wake(more);
+}
+
+void WorkerPool::Wake(uint32_t at_most) {
+  for (; at_most > 0 && waking_ < sleeping_; --at_most) {
+    ++waking_;
     work_.NotifyOne();
-  } else {
-    work_.NotifyAll();
   }
 }
 
 WorkerPool::Chunk WorkerPool::Claim() {
   Chunk chunk = ClaimFrom(open_);
   if (chunk.task != nullptr || idling_ >= std::max(thread_count_ - 1, 1U)) return chunk;
-  if (std::ranges::any_of(open_, [&](const auto& task) { return IsLimited(*task->share_); })) return chunk;
+  if (std::ranges::any_of(open_, [&](const auto& task) { return IsLimit(task->share_->max_workers); }))
+    return chunk;
   chunk = ClaimFrom(idle_);
   chunk.idle = chunk.task != nullptr;
   if (chunk.idle) ++idling_;
@@ -113,7 +120,7 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   size_t best = tasks.size();
   uint64_t least = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (!MayHaveThread(*tasks[i]->share_)) continue;
+    if (MoreThreads(*tasks[i]->share_) == 0) continue;
     const uint64_t got = tasks[i]->share_->Got(kind_);
     if (best == tasks.size() || got < least) {
       best = i;
@@ -131,33 +138,42 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   return {std::move(task), begin, end};
 }
 
-bool WorkerPool::MayHaveThread(const FeedShare& share) const {
-  if (IsLimited(share) && share.In(kind_).running.load(std::memory_order_relaxed) >= share.max_workers)
-    return false;
-  if (max_per_user_ >= thread_count_) return true;
+uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
+  const auto less = [](uint32_t limit, uint32_t have) { return limit - std::min(limit, have); };
+  uint32_t more = UINT32_MAX;
+  if (const uint32_t limit = share.MaxWorkers(); IsLimit(limit))
+    more = less(limit, share.In(kind_).running.load(std::memory_order_relaxed));
+  if (max_per_user_ >= thread_count_) return more;
   const auto working = working_.find(share.owner);
-  return working == working_.end() || working->second < max_per_user_;
+  return std::min(more, less(max_per_user_, working == working_.end() ? 0 : working->second));
 }
 
-void WorkerPool::Finish(const Chunk& chunk) {
+bool WorkerPool::HasClaimable() const {
+  for (const Tasks* const tasks : {&open_, &idle_})
+    for (const std::shared_ptr<FillTask>& task : *tasks)
+      if (MoreThreads(*task->share_) != 0) return true;
+  return false;
+}
+
+bool WorkerPool::Finish(const Chunk& chunk) {
   FillTask& task = *chunk.task;
   bool last = false;
+  bool was_limited = false;
   {
     MutexLock lock(mutex_);
     task.unfinished_ -= chunk.end - chunk.begin;
     last = task.unfinished_ == 0;
     if (chunk.idle) --idling_;
-    // A thread may have gone to sleep over tasks that may not have more; this one may go on with another's.
-    bool was_limited = IsLimited(*task.share_);
+    was_limited = IsLimit(task.share_->MaxWorkers());
     task.share_->In(kind_).running.fetch_sub(1, std::memory_order_relaxed);
     if (max_per_user_ < thread_count_) {
       const auto working = working_.find(task.share_->owner);
       was_limited = was_limited || working->second == max_per_user_;
       if (--working->second == 0) working_.erase(working);
     }
-    if (was_limited && !(open_.empty() && idle_.empty())) work_.NotifyOne();
   }
   if (last) task.Done();
+  return was_limited;
 }
 
 WorkerPool::Durations WorkerPool::durations() const {
@@ -193,12 +209,20 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 }
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
-  for (;;) {
+  for (bool may_pass_on = false;;) {
     Chunk chunk;
     {
       MutexLock lock(mutex_);
-      while (!stopping_ && (chunk = Claim()).task == nullptr) work_.Wait(mutex_);
+      while (!stopping_ && (chunk = Claim()).task == nullptr) {
+        ++sleeping_;
+        work_.Wait(mutex_);
+        --sleeping_;
+        if (waking_ > 0) --waking_;
+        may_pass_on = true;
+      }
       if (stopping_) return;
+      // Threads may sleep over tasks that could have no more of them, or for which this one was to come.
+      if (may_pass_on && waking_ == 0 && HasClaimable()) Wake(1);
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
     FeedShare& share = *chunk.task->share_;
@@ -211,7 +235,7 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
-    Finish(chunk);
+    may_pass_on = Finish(chunk);
     began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);

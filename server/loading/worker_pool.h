@@ -47,9 +47,9 @@ class FillTask {
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
 // within a feed the oldest batch. All threads work on one task together, or as many as its feed may have
-// (FeedShare::max_workers). The feeds of one user use at most `max_per_user` threads at a time, so that hung
+// (FeedShare::MaxWorkers). The feeds of one user use at most `max_per_user` threads at a time, so that hung
 // storage of one user leaves threads to the others. Threads that have nothing else take idle work, a chunk at
-// a time; where there are several, one stays free, and all that a feed with tasks may not have. A daemon
+// a time; where there are several, one stays free, and what a feed with tasks is to leave free. A daemon
 // has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Start and
 // Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any thread.
 // Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a task's
@@ -122,16 +122,20 @@ class WorkerPool {
   };
 
   void Loop(uint32_t index, SampleScratch& scratch);
+  void Wake(uint32_t at_most) PF_REQUIRES(mutex_);
   void Insert(std::shared_ptr<FillTask> task, Tasks& tasks) PF_REQUIRES(mutex_);
   Chunk Claim() PF_REQUIRES(mutex_);
   // Of the next of these tasks that may have another thread now.
   Chunk ClaimFrom(Tasks& tasks) PF_REQUIRES(mutex_);
-  bool MayHaveThread(const FeedShare& share) const PF_REQUIRES(mutex_);
-  // Whether the pool's threads are all that may load for the feed at once.
-  bool IsLimited(const FeedShare& share) const {
-    return kind_ == PoolKind::kWorkers && share.max_workers < thread_count_;
+  // More threads that this feed may have now.
+  uint32_t MoreThreads(const FeedShare& share) const PF_REQUIRES(mutex_);
+  // Whether a feed may have so few threads that not all may load for it at once.
+  bool IsLimit(uint32_t max_workers) const {
+    return kind_ == PoolKind::kWorkers && max_workers < thread_count_;
   }
-  void Finish(const Chunk& chunk) PF_EXCLUDES(mutex_);
+  // Returns whether a limit may have kept other threads from the feed's or the user's tasks until now.
+  bool Finish(const Chunk& chunk) PF_EXCLUDES(mutex_);
+  bool HasClaimable() const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;
   const uint32_t max_per_user_;
@@ -142,6 +146,8 @@ class WorkerPool {
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;
   CondVar work_;
+  uint32_t sleeping_ PF_GUARDED_BY(mutex_) = 0;  // threads without work
+  uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;    // of these, those that were woken and have yet to come
   Tasks open_ PF_GUARDED_BY(mutex_);
   Tasks idle_ PF_GUARDED_BY(mutex_);
   uint32_t idling_ PF_GUARDED_BY(mutex_) = 0;                // threads that do idle work

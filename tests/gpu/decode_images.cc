@@ -96,8 +96,8 @@ bool ComparePartsWithWholes(const std::shared_ptr<const CudaDevice>& device, con
       if (difference.sum == 0) continue;
       ++different;
       const ImagePlan& plan = chunk[i].plan;
-      std::printf("%-11s %d x %d at %d, %d of %d x %d: mean difference %.4f, within 8: %.5f%%\n", what, kWidth,
-                  kHeight, plan.crop_x, plan.crop_y, plan.width, plan.height, difference.mean(),
+      std::printf("%-11s %d x %d at %d, %d of %d x %d: mean difference %.4f, within 8: %.5f%%\n", what,
+                  kWidth, kHeight, plan.crop_x, plan.crop_y, plan.width, plan.height, difference.mean(),
                   100 * difference.within_eight());
     }
     parts += chunk.size() / 2;

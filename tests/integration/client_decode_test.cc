@@ -13,6 +13,7 @@ namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 constexpr char kAll[] =
     R"(, "sample_ids": true, "valid": true, "sample_path": true, "on_bad_sample": "ZERO")";
@@ -52,7 +53,7 @@ TEST_F(ClientDecodeTest, AutoIsDecidedOnceAndKept) {
   EXPECT_EQ(feed->constants().decode, "auto:1000");
   const auto other = Open(R"(, "decode": "DECODE_AUTO")", engine);
   ASSERT_TRUE(other);
-  EXPECT_EQ(other->constants().decode, "auto:613");
+  EXPECT_THAT(other->constants().decode, MatchesRegex("auto:[456]..")) << "by the processors that there are";
   const auto given = Open(R"(, "decode": "DECODE_AUTO", "gpu_share": 7)", engine);
   ASSERT_TRUE(given);
   EXPECT_EQ(given->constants().decode, "auto:7");

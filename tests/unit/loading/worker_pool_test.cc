@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <functional>
 #include <latch>
 #include <set>
 #include <string>
@@ -15,34 +14,10 @@
 #include <vector>
 
 #include "tests/support/testing.h"
+#include "tests/unit/loading/counting_task.h"
 
 namespace pinfeed {
 namespace {
-
-class CountingTask final : public FillTask {
- public:
-  CountingTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples,
-               std::function<void(uint32_t)> run, std::function<void()> done, uint64_t order = 0)
-      : FillTask(std::move(share), samples, chunk_samples, order),
-        runs_(samples),
-        run_(std::move(run)),
-        done_(std::move(done)) {}
-  void Run(uint32_t begin, uint32_t end, SampleScratch& /*scratch*/) override {
-    for (uint32_t i = begin; i < end; ++i) {
-      runs_[i].fetch_add(1);
-      if (run_) run_(i);
-    }
-  }
-  void Done() override {
-    for (const auto& count : runs_) EXPECT_EQ(count.load(), 1U);
-    done_();
-  }
-
- private:
-  std::vector<std::atomic<uint32_t>> runs_;
-  std::function<void(uint32_t)> run_;
-  std::function<void()> done_;
-};
 
 TEST(WorkerPoolTest, RunsEverySampleOnceAndThenDoneOnce) {
   WorkerPool pool(4);
@@ -252,46 +227,6 @@ TEST(WorkerPoolTest, IdleWorkWaitsForEverythingElse) {
   }
 }
 
-// The threads that a feed may not have go to others, but not to idle work: their processors are to stay free.
-TEST(WorkerPoolTest, FeedHasAtMostItsWorkers) {
-  WorkerPool pool(4);
-  const auto limited = std::make_shared<FeedShare>(0, 1, 2);
-  std::latch both(2);
-  std::latch go(1);
-  std::latch limited_done(2);
-  std::latch other_done(1);
-  std::latch idle_done(1);
-  std::atomic<uint32_t> running{0};
-  std::atomic<uint32_t> most{0};
-  std::atomic<uint32_t> begun{0};
-  const auto run = [&](uint32_t) {
-    const uint32_t now = ++running;
-    for (uint32_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
-    }
-    if (begun++ < 2) both.count_down();
-    go.wait();
-    --running;
-  };
-  for (int i = 0; i < 2; ++i)
-    pool.Submit(std::make_shared<CountingTask>(limited, 50, 1, run, [&] { limited_done.count_down(); }));
-  pool.SubmitIdle(std::make_shared<CountingTask>(
-      std::make_shared<FeedShare>(), 3, 1, [&](uint32_t) { EXPECT_GE(begun, 98U) << "of 100"; },
-      [&] { idle_done.count_down(); }));
-  pool.Start();
-  both.wait();
-  // By the threads that are left.
-  pool.Submit(std::make_shared<CountingTask>(std::make_shared<FeedShare>(), 20, 1, nullptr,
-                                             [&] { other_done.count_down(); }));
-  other_done.wait();
-  EXPECT_EQ(running, 2U);
-  go.count_down();
-  limited_done.wait();
-  EXPECT_EQ(most, 2U);
-  idle_done.wait();
-  pool.Stop();
-  EXPECT_EQ(limited->In(PoolKind::kWorkers).running, 0U);
-}
-
 TEST(WorkerPoolTest, IdleWorkIsWithdrawnByItsShare) {
   const auto share = std::make_shared<FeedShare>();
   const auto other = std::make_shared<FeedShare>();
@@ -309,32 +244,6 @@ TEST(WorkerPoolTest, IdleWorkIsWithdrawnByItsShare) {
   EXPECT_EQ(other->users.load(), 2U);
   pool.Start();
   other_done.wait();
-  pool.Stop();
-}
-
-// The limit of a user counts idle work too.
-TEST(WorkerPoolTest, IdleWorkOfAUserIsLimitedAsTheirBatches) {
-  WorkerPool pool(4, 1);
-  std::latch begun(2);
-  std::latch go(1);
-  std::latch done(2);
-  std::array<std::atomic<uint32_t>, 2> running{};
-  for (const uid_t user : {0U, 1U}) {
-    pool.SubmitIdle(std::make_shared<CountingTask>(
-        std::make_shared<FeedShare>(user), 10, 1,
-        [&, user, first = true](uint32_t) mutable {
-          EXPECT_EQ(running[user].fetch_add(1), 0U);
-          if (std::exchange(first, false)) begun.count_down();
-          go.wait();
-          running[user].fetch_sub(1);
-        },
-        [&] { done.count_down(); }));
-  }
-  pool.Start();
-  begun.wait();
-  EXPECT_EQ(pool.busy(), 2U);
-  go.count_down();
-  done.wait();
   pool.Stop();
 }
 
