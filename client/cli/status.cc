@@ -175,6 +175,12 @@ void PrintFeeds(const Json& status) {
   }
   for (const Json& feed : rows) {
     const std::string id = std::to_string(UintField(feed, "id"));
+    if (const uint64_t workers = UintField(feed, "max_workers");
+        workers != 0 && workers < UintField(status, "workers"))
+      std::printf("feed %s is loaded by at most %s at once: %s\n", id.c_str(),
+                  Counted(workers, "worker").c_str(),
+                  TextField(feed, "decode") == "cpu" ? "its batches are small"
+                                                     : "its trainers' decoders need processors, too");
     if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
       std::printf("feed %s has its samples in %s of a GPU's memory%s\n", id.c_str(), ByteSize(bytes).c_str(),
                   feed.value("resident_loading", false) ? ", into which they are being loaded" : "");

@@ -261,6 +261,9 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"slots_lent", kGauge, kStatus, OfFeed<&F::slots_lent>, "Slots that are published and not released."},
     {"slot_states", kFact, kStatus, OfFeed<&F::slot_states>,
      "A letter for each slot: free, workers fill it, copied to the GPU, ready, lent."},
+    {"max_workers", kGauge, kStatus, OfFeed<&F::max_workers>,
+     "Workers that may load for it at once: few if its batches are small, or to leave processors to clients "
+     "that decode. 0: others fill it."},
     {"arena_bytes", kGauge, kAll, OfFeed<&F::arena_bytes>, "Memory of a feed's slots."},
     {"epoch", kGauge, kAll, OfFeed<&F::epoch>, "Epoch of the batch that a feed published last."},
     {"batch_index", kGauge, kStatus, OfFeed<&F::batch_index>, "Index of that batch in its epoch."},

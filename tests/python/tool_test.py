@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tool `pinfeed` shows of images and of trainers that hold batches, against a real daemon with real files."""
 
+import itertools
 import os
 import pathlib
 import re
@@ -205,3 +206,20 @@ def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime
         assert length(drained) + 1.4 < length(uptime)
         del held, iterator
     daemon.stop()
+
+
+def test_status_tells_why_few_workers_load_a_feed(tmp_path):
+    """Batches that take microseconds get four of eight."""
+    numpy.arange(100_000, dtype=numpy.uint16).tofile(tmp_path / "tokens.bin")
+    running = Daemon(tmp_path / "run", "--allowed-roots", str(tmp_path), "--pool-bytes", "64MiB", "--workers", "8")
+    try:
+        with pinfeed.open(tmp_path / "tokens.bin", sequence_length=16, batch_size=8, address=running.address) as feed:
+            batches = itertools.chain.from_iterable(itertools.repeat(feed))
+            deadline = time.monotonic() + 60
+            while pinfeed.status(running.address)["feeds"][0]["max_workers"] != 4:
+                assert time.monotonic() < deadline
+                for _ in range(500):
+                    next(batches)
+            assert "is loaded by at most 4 workers at once: its batches are small" in tool(running, "status")[1]
+    finally:
+        running.stop()
