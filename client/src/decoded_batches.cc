@@ -205,7 +205,7 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
       static_cast<uint32_t>(std::clamp<uint64_t>(kStagingBytes / image_bytes, 1, DecodeWorker::kMaxImages));
   std::unique_ptr<DecodedBatches> batches(
       new DecodedBatches(std::make_unique<DecodeRing>(std::move(layout), reader, unit_samples)));
-  RETURN_IF_ERROR(batches->Allocate(*engine, std::move(link)));
+  RETURN_IF_ERROR(batches->Allocate(*engine, UniqueLink(link.release())));
   DecodeRing& ring = *batches->ring_;
   batches->readers_ = std::make_unique<DecodedReaders>(ring, engine, lifeline);
   ring.SetHooks({[readers = batches->readers_.get()] { readers->Accept(); },
@@ -233,7 +233,7 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
   return batches;
 }
 
-Status DecodedBatches::Allocate(DecodeEngine& engine, UniqueFd link) {
+Status DecodedBatches::Allocate(DecodeEngine& engine, UniqueLink link) {
   if (!link) return ring_->Allocate(engine, false);
   Status shared = ring_->Allocate(engine, true);
   if (shared.ok()) {

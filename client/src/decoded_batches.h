@@ -68,7 +68,7 @@ class DecodedBatches {
   class Thread;
   explicit DecodedBatches(std::unique_ptr<DecodeRing> ring);
   // Allocates the ring, for a reader if there can be one: its link is then in link_.
-  Status Allocate(DecodeEngine& engine, UniqueFd link);
+  Status Allocate(DecodeEngine& engine, UniqueLink link);
   // Starts the threads from `first` on. Throws std::system_error.
   void StartThreads(size_t first);
 

@@ -27,6 +27,11 @@ Status CheckHead(uint64_t magic, uint32_t version) {
 
 }  // namespace
 
+void LinkTraits::Close(int fd) noexcept {
+  ::shutdown(fd, SHUT_RDWR);
+  FdTraits::Close(fd);
+}
+
 DecodedRequest RequestFor(const BatchDescriptor& batch, uint32_t entry, uint64_t bytes) {
   return {kDecodedMagic, kDecodedVersion, entry, batch.epoch, batch.batch_index, bytes, batch.samples, 0};
 }

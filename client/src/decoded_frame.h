@@ -12,6 +12,7 @@
 
 #include "client/src/decode_ring.h"
 #include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/os/socket_message.h"
 #include "common/wire/shared_page.h"
 
@@ -20,6 +21,12 @@ namespace pinfeed {
 inline constexpr uint64_t kDecodedMagic = 0x3130444446504650;  // "PFPFDD01" read as little-endian bytes
 // Changes with the frames, and with the layout of a decoded batch (DecodedLayout). Others are refused.
 inline constexpr uint32_t kDecodedVersion = 1;
+
+// One end of a link. Closing it ends the link, although the daemon or a forked child has a duplicate.
+struct LinkTraits : FdTraits {
+  static void Close(int fd) noexcept;
+};
+using UniqueLink = UniqueHandle<LinkTraits>;
 
 // Reader -> decoder, one at a time, each for a later batch.
 struct DecodedRequest {

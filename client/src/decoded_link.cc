@@ -7,12 +7,11 @@
 #include <span>
 #include <utility>
 
-#include "client/src/decoded_frame.h"
 #include "common/os/socket_message.h"
 
 namespace pinfeed {
 
-Result<std::unique_ptr<DecodedLink>> DecodedLink::Create(UniqueFd socket, uint64_t bytes) {
+Result<std::unique_ptr<DecodedLink>> DecodedLink::Create(UniqueLink socket, uint64_t bytes) {
   ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create());
   return std::unique_ptr<DecodedLink>(new DecodedLink(std::move(socket), std::move(stop), bytes));
 }

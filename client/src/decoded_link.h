@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "client/src/decode_ring.h"
+#include "client/src/decoded_frame.h"
 #include "client/src/wake_event.h"
 #include "common/base/result.h"
-#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
@@ -21,7 +21,7 @@ namespace pinfeed {
 class DecodedLink {
  public:
   // `bytes`: of a decoded batch.
-  static Result<std::unique_ptr<DecodedLink>> Create(UniqueFd socket, uint64_t bytes);
+  static Result<std::unique_ptr<DecodedLink>> Create(UniqueLink socket, uint64_t bytes);
 
   // Has a whole batch written to its memory. Waits for that without a limit: the daemon ends the link of a
   // member that gets no more batches. Returns the images that could not be decoded. kCancelled after Stop.
@@ -31,11 +31,11 @@ class DecodedLink {
   void Close() { socket_.reset(); }
 
  private:
-  DecodedLink(UniqueFd socket, WakeEvent stop, uint64_t bytes)
+  DecodedLink(UniqueLink socket, WakeEvent stop, uint64_t bytes)
       : socket_(std::move(socket)), stop_(std::move(stop)), bytes_(bytes) {}
   Status AwaitMessage() const;
 
-  UniqueFd socket_;
+  UniqueLink socket_;
   const WakeEvent stop_;
   const uint64_t bytes_;
   std::array<bool, DecodeRing::kEntries> exported_{};  // the other process has its memory

@@ -34,7 +34,7 @@ Result<std::optional<ReaderInvitation>> DecodedReaders::Receive() {
 }
 
 Status DecodedReaders::Add(ReaderInvitation invitation) {
-  Reader reader{.socket = std::move(invitation.socket)};
+  Reader reader{.socket = UniqueLink(invitation.socket.release())};
   {
     const MutexLock lock(mutex_);
     if (ended_) return Unavailable("this process decodes no more");

@@ -16,7 +16,6 @@
 #include "client/src/wake_event.h"
 #include "common/base/result.h"
 #include "common/base/sync.h"
-#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
@@ -45,7 +44,7 @@ class DecodedReaders {
  private:
   struct Reader {
     uint64_t id = 0;
-    UniqueFd socket;
+    UniqueLink socket;
     std::optional<DecodedRequest> asked = std::nullopt;  // not answered yet
     std::optional<DecodeRing::Place> last = std::nullopt;
     std::array<std::unique_ptr<ForeignMemory>, DecodeRing::kEntries> memory = {};
