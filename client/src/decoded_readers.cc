@@ -165,12 +165,12 @@ Status DecodedReaders::Answer(Reader& reader) {
 }
 
 void DecodedReaders::Drop(Reader& reader, const Status& why) {
-  reader.socket.reset();
   ring_.RemoveReader(reader.id);
-  if (ring_.IsAtEnd()) return;
   // Members come and go.
-  ClientLog(why.code() == Code::kUnavailable ? PF_LOG_INFO : PF_LOG_WARNING,
-            "this process decodes no more for another member of its broadcast: " + why.message());
+  if (!ring_.IsAtEnd())
+    ClientLog(why.code() == Code::kUnavailable ? PF_LOG_INFO : PF_LOG_WARNING,
+              "this process decodes no more for another member of its broadcast: " + why.message());
+  reader.socket.reset();
 }
 
 }  // namespace pinfeed

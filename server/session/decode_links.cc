@@ -10,10 +10,13 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_pace.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
 namespace {
+
+constexpr uint32_t kLinkLinesASecond = 200;
 
 struct LinkEnds {
   UniqueFd reader;
@@ -44,14 +47,19 @@ UniqueFd DecodeLinks::Add(const Session& session, int lifeline) {
                                        ends->decoder.get())
                           : ends.status();
   const LogScope scope(ContextOf(session));
+  static LogPace pace(kLinkLinesASecond);
+  const auto more = pace.Admit();
   if (!sent.ok()) {
-    spdlog::info("{}: decodes images that session {} decodes, too: {}", Describe(session),
-                 decoder->session_id, sent.message());
+    if (more)
+      spdlog::info("{}: decodes images that session {} decodes, too: {}{}", Describe(session),
+                   decoder->session_id, sent.message(), *more);
     return UniqueFd();
   }
   member.decoder_id = decoder->session_id;
   member.link = std::move(ends->kept);
-  spdlog::info("{}: gets its images decoded by session {}", Describe(session), decoder->session_id);
+  if (more)
+    spdlog::info("{}: gets its images decoded by session {}{}", Describe(session), decoder->session_id,
+                 *more);
   return std::move(ends->reader);
 }
 
