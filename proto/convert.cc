@@ -262,6 +262,7 @@ OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults) 
   CheckText(request.no_gpu_decoder(), kMaxReasonBytes, "no_gpu_decoder", faults);
   out.decodes_on_gpu = request.decodes_on_gpu();
   out.no_gpu_decoder = request.no_gpu_decoder();
+  out.shares_decoded = request.shares_decoded();
   CheckText(request.no_resident(), kMaxReasonBytes, "no_resident", faults);
   out.no_resident = request.no_resident();
   return out;

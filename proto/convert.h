@@ -38,8 +38,9 @@ struct OpenFeedArguments {
   uint64_t replaces_session = 0;  // believed in nothing: see FeedOpener
   bool decodes_on_gpu = false;
   std::string no_gpu_decoder = {};  // printable
-  std::string no_resident = {};     // printable
-  std::string trace_id = {};        // of the call, not of the message: see TraceIdOf
+  bool shares_decoded = false;
+  std::string no_resident = {};  // printable
+  std::string trace_id = {};     // of the call, not of the message: see TraceIdOf
 };
 
 // Adds every fault of the spec, the cursor and the strings, but for what the transforms' parameters may be

@@ -157,11 +157,36 @@ class CudaDecodedMemory final : public DecodedMemory {
 
   void Abandon() override { memory_.Abandon(); }
 
+  Result<UniqueFd> Export() const override { return memory_.Export(); }
+
  private:
   const std::shared_ptr<const CudaDevice> device_;
   DeviceMemory memory_;
   const UniqueCudaEvent event_;
   const BatchWriter writer_;
+};
+
+// Purpose: see ForeignMemory. Owns the mapping, and a share of the stream of the copies.
+class CudaForeignMemory final : public ForeignMemory {
+ public:
+  CudaForeignMemory(std::shared_ptr<const CudaDevice> device, DeviceMemory memory,
+                    std::shared_ptr<const UniqueCudaStream> stream)
+      : device_(std::move(device)), memory_(std::move(memory)), stream_(std::move(stream)) {}
+
+  Status CopyFrom(const std::byte* batch, uint64_t bytes) override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    const std::string what = "copy a decoded batch to another process on GPU " + device_->uuid();
+    const CudaDriver& driver = device_->driver();
+    RETURN_IF_ERROR(CudaStatus(
+        driver.cuMemcpyDtoDAsync(memory_.address(), AddressOf(batch), bytes, stream_->get().native), what));
+    return CudaStatus(driver.cuStreamSynchronize(stream_->get().native), what);
+  }
+
+ private:
+  const std::shared_ptr<const CudaDevice> device_;
+  const DeviceMemory memory_;
+  const std::shared_ptr<const UniqueCudaStream> stream_;
 };
 
 // Purpose: see DecodeEngine.
@@ -178,9 +203,11 @@ class CudaDecodeEngine final : public DecodeEngine {
   }
 
   Result<std::unique_ptr<DecodedMemory>> MakeMemory(const FeedOffer& offer,
-                                                    const std::vector<uint64_t>& offsets,
-                                                    uint64_t bytes) override {
-    ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(device_, bytes));
+                                                    const std::vector<uint64_t>& offsets, uint64_t bytes,
+                                                    bool shared) override {
+    Result<DeviceMemory> made =
+        shared ? DeviceMemory::Create(device_, bytes) : DeviceMemory::Allocate(device_, bytes);
+    ASSIGN_OR_RETURN(DeviceMemory memory, std::move(made));
     ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device_));
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
@@ -192,9 +219,37 @@ class CudaDecodeEngine final : public DecodeEngine {
         BatchWriter(offer, offsets, std::move(kernel))));
   }
 
+  Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) override {
+    ASSIGN_OR_RETURN(const uint64_t pages, DeviceMemory::WholePages(*device_, bytes));
+    ASSIGN_OR_RETURN(DeviceMemory mapped, DeviceMemory::Import(device_, memory.get(), pages, false));
+    ASSIGN_OR_RETURN(std::shared_ptr<const UniqueCudaStream> stream, CopyStream());
+    return std::unique_ptr<ForeignMemory>(
+        std::make_unique<CudaForeignMemory>(device_, std::move(mapped), std::move(stream)));
+  }
+
  private:
+  // One stream for all copies to other processes, of high priority as those of the decoders.
+  Result<std::shared_ptr<const UniqueCudaStream>> CopyStream() PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (copy_stream_ != nullptr) return copy_stream_;
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    const CudaDriver& driver = device_->driver();
+    const std::string what = "create a stream for copies on GPU " + device_->uuid();
+    int lowest = 0;
+    int highest = 0;
+    RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&lowest, &highest), what));
+    CUstream stream = nullptr;
+    RETURN_IF_ERROR(
+        CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), what));
+    copy_stream_ = std::make_shared<UniqueCudaStream>(UniqueCudaStream({device_.get(), stream}));
+    return copy_stream_;
+  }
+
   const std::shared_ptr<const CudaDevice> device_;
   const std::string kind_;
+  Mutex mutex_;
+  std::shared_ptr<const UniqueCudaStream> copy_stream_ PF_GUARDED_BY(mutex_);
 };
 
 // Whether the GPU decodes: tried once a process, since a decoder takes some time to make.

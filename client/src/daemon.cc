@@ -210,6 +210,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   if (IsForGpu(message.spec().decode())) {
     message.set_decodes_on_gpu(request.decodes_on_gpu);
     message.set_no_gpu_decoder(ReasonText(request.no_gpu_decoder));
+    message.set_shares_decoded(request.decodes_on_gpu);
   }
   const bool resident_auto = message.spec().resident() == v1::FeedSpec::RESIDENT_AUTO;
   if (resident_auto) {

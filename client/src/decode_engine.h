@@ -14,6 +14,7 @@
 
 #include "client/src/offer.h"
 #include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/wire/image_plan.h"
 
 namespace pinfeed {
@@ -56,6 +57,17 @@ class DecodedMemory {
   virtual Result<bool> Written() = 0;
   // Leaves the memory to the process's end: the GPU may still read it.
   virtual void Abandon() = 0;
+  // Returns a descriptor by which another process writes a batch into it (DecodeEngine::Import).
+  // Precondition: it was made as `shared`.
+  virtual Result<UniqueFd> Export() const = 0;
+};
+
+// Purpose: DecodedMemory of another process, which may end at any time. Threads: one at a time.
+class ForeignMemory {
+ public:
+  virtual ~ForeignMemory() = default;
+  // Copies a decoded batch into it. Returns once that is complete, as seen by the host.
+  virtual Status CopyFrom(const std::byte* batch, uint64_t bytes) = 0;
 };
 
 // Purpose: makes both for one feed's session. Threads: any.
@@ -66,10 +78,13 @@ class DecodeEngine {
   virtual const std::string& kind() const = 0;
   virtual Result<std::unique_ptr<DecodeWorker>> MakeWorker(const OfferedImage& image,
                                                            uint64_t staging_bytes) = 0;
-  // `offsets` and `bytes` are the layout of a batch (BatchWriter). The offer outlives the memory.
+  // `offsets` and `bytes` are the layout of a batch (BatchWriter). The offer outlives the memory. `shared`:
+  // with Export.
   virtual Result<std::unique_ptr<DecodedMemory>> MakeMemory(const FeedOffer& offer,
                                                             const std::vector<uint64_t>& offsets,
-                                                            uint64_t bytes) = 0;
+                                                            uint64_t bytes, bool shared) = 0;
+  // Maps what another process on this GPU exported, of `bytes` as MakeMemory got them.
+  virtual Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) = 0;
 };
 
 // Opens the engine of GPU `ordinal`. kUnavailable: the build, the process or the GPU has no decoder; the

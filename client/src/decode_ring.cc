@@ -20,20 +20,33 @@ constexpr std::chrono::microseconds kGpuLook(300);
 
 }  // namespace
 
-Status DecodeRing::Allocate(DecodeEngine& engine) {
+Status DecodeRing::Allocate(DecodeEngine& engine, bool shared) {
   const MutexLock lock(mutex_);
+  for (Entry& entry : entries_) entry.memory.reset();
   for (Entry& entry : entries_) {
-    ASSIGN_OR_RETURN(entry.memory, engine.MakeMemory(layout_.offer(), layout_.offsets(), layout_.bytes()));
+    entry.batch.sequence = UINT64_MAX;  // none
+    ASSIGN_OR_RETURN(entry.memory,
+                     engine.MakeMemory(layout_.offer(), layout_.offsets(), layout_.bytes(), shared));
   }
   return OkStatus();
 }
 
-bool DecodeRing::TryClaim(Unit* unit) {
-  while (oldest_ < next_ && (At(oldest_).unwanted || AllClaimed(At(oldest_)))) ++oldest_;
+bool DecodeRing::IsOpen(uint64_t sequence) const {
+  const Entry& entry = At(sequence);
+  return entry.batch.sequence == sequence && IsNeeded(entry) && !AllClaimed(entry);
+}
+
+bool DecodeRing::TryClaim(Unit* unit, bool whole) {
+  while (oldest_ < next_ && !IsOpen(oldest_)) ++oldest_;
   if (oldest_ == next_ || OneSuffices()) return false;
   Entry& entry = At(oldest_);
-  *unit = {entry.batch, entry.memory->address(), 0, 0};
+  *unit = {entry.batch, entry.memory.get(), 0, 0};
   ++entry.under_way;
+  if (whole) {
+    entry.copies_claimed = true;
+    entry.next_sample = unit->end = entry.batch.samples;
+    return true;
+  }
   if (!entry.copies_claimed) {
     entry.copies_claimed = true;
     return true;
@@ -56,13 +69,13 @@ bool DecodeRing::OneSuffices() const {
   return false;
 }
 
-bool DecodeRing::Claim(Unit* unit) {
+bool DecodeRing::Claim(Unit* unit, bool whole) {
   while (true) {
     {
       const MutexLock lock(mutex_);
       while (true) {
         if (IsOver()) return false;
-        if (TryClaim(unit)) return true;
+        if (TryClaim(unit, whole)) return true;
         if (!looking_ && oldest_ == next_) break;
         changed_.Wait(mutex_);
       }
@@ -82,9 +95,9 @@ void DecodeRing::Look() {
     const MutexLock lock(mutex_);
     sequence = next_;
     const Entry& entry = At(sequence);
-    if (entry.state == State::kWritten) {
+    if (entry.state == State::kWritten && entry.readers.empty()) {
       written = entry.memory.get();
-    } else if (entry.state != State::kFree) {
+    } else if (entry.state != State::kFree || !entry.readers.empty()) {
       if (!IsOver()) changed_.Wait(mutex_);
       return;
     }
@@ -105,22 +118,38 @@ void DecodeRing::Look() {
   const Result<bool> published = reader_.Read(sequence, &batch);
   if (!published.ok()) return Break(published.status());
   if (!*published) return reader_.Sleep(seen, kPageLook);
+  if (hooks_.before_begin) hooks_.before_begin();
   const MutexLock lock(mutex_);
-  if (next_ != sequence) return;  // discarded meanwhile
-  ++next_;
   Entry& entry = At(sequence);
+  if (next_ != sequence || !entry.readers.empty()) return;  // discarded, or asked for, meanwhile
+  ++next_;
   entry.state = State::kDecoding;
   entry.batch = batch;
   entry.next_sample = 0;
-  entry.copies_claimed = entry.unwanted = false;
+  entry.copies_claimed = entry.unwanted = entry.filled = false;
   entry.failures.clear();
+  last_begun_ = PlaceOf(entry);
+  for (const auto& [reader, first] : readers_)
+    if (first <= *last_begun_) entry.readers.insert(reader);
+}
+
+std::unique_ptr<DecodedMemory> DecodeRing::GiveBack(const Unit& unit, std::unique_ptr<DecodedMemory> memory) {
+  const MutexLock lock(mutex_);
+  Entry& entry = At(unit.batch.sequence);
+  entry.memory.swap(memory);
+  entry.copies_claimed = false;
+  entry.next_sample = 0;
+  if (--entry.under_way == 0 && !IsNeeded(entry)) entry.state = State::kFree;
+  oldest_ = std::min(oldest_, unit.batch.sequence);
+  changed_.NotifyAll();
+  return memory;
 }
 
 bool DecodeRing::Finish(const Unit& unit, Failures failures, std::vector<uint32_t>* zeroed) {
   const MutexLock lock(mutex_);
   Entry& entry = At(unit.batch.sequence);
   entry.failures.merge(failures);
-  if (entry.unwanted) {
+  if (!IsNeeded(entry)) {
     if (--entry.under_way == 0) entry.state = State::kFree;
     changed_.NotifyAll();
     return false;
@@ -136,17 +165,24 @@ bool DecodeRing::Finish(const Unit& unit, Failures failures, std::vector<uint32_
 }
 
 void DecodeRing::Complete(const Unit& unit) {
-  const MutexLock lock(mutex_);
-  Entry& entry = At(unit.batch.sequence);
-  --entry.under_way;
-  entry.state = entry.unwanted ? State::kFree : State::kDecoded;
-  changed_.NotifyAll();
+  {
+    const MutexLock lock(mutex_);
+    Entry& entry = At(unit.batch.sequence);
+    --entry.under_way;
+    entry.filled = true;
+    entry.state = entry.unwanted ? State::kFree : State::kDecoded;
+    changed_.NotifyAll();
+  }
+  if (hooks_.changed) hooks_.changed();
 }
 
 void DecodeRing::Break(Status error) {
-  const MutexLock lock(mutex_);
-  if (broken_.ok()) broken_ = std::move(error);
-  changed_.NotifyAll();
+  {
+    const MutexLock lock(mutex_);
+    if (broken_.ok()) broken_ = std::move(error);
+    changed_.NotifyAll();
+  }
+  if (hooks_.changed) hooks_.changed();
 }
 
 void DecodeRing::BeginThread() {
@@ -158,6 +194,54 @@ void DecodeRing::EndThread() {
   const MutexLock lock(mutex_);
   --threads_;
   changed_.NotifyAll();
+}
+
+void DecodeRing::AddReader(uint64_t reader, const Place& first) {
+  const MutexLock lock(mutex_);
+  readers_.emplace(reader, first);
+  for (Entry& entry : entries_)
+    if (entry.batch.sequence < next_ && first <= PlaceOf(entry) && CanBeFetched(entry))
+      entry.readers.insert(reader);
+}
+
+void DecodeRing::RemoveReader(uint64_t reader) {
+  const MutexLock lock(mutex_);
+  readers_.erase(reader);
+  for (Entry& entry : entries_) DropReader(entry, reader);
+}
+
+void DecodeRing::DropReader(Entry& entry, uint64_t reader) {
+  if (entry.readers.erase(reader) == 0) return;
+  if (entry.state == State::kDecoding && entry.under_way == 0 && !IsNeeded(entry)) entry.state = State::kFree;
+  changed_.NotifyAll();
+}
+
+Result<std::optional<DecodeRing::ReadyBatch>> DecodeRing::FetchFor(uint64_t reader, const Place& place) {
+  const MutexLock lock(mutex_);
+  if (IsOver()) return NotFound("no more batches are decoded here");
+  for (Entry& entry : entries_) {
+    if (entry.batch.sequence >= next_) continue;
+    if (PlaceOf(entry) < place) DropReader(entry, reader);
+    if (PlaceOf(entry) != place || !CanBeFetched(entry)) continue;
+    entry.readers.insert(reader);
+    if (!entry.filled) return std::optional<ReadyBatch>();
+    return std::optional<ReadyBatch>(
+        {entry.batch.sequence, entry.memory->address(), entry.batch.samples, entry.failures});
+  }
+  if (last_begun_ && place <= *last_begun_)
+    return NotFound("batch " + std::to_string(place.batch_index) + " of epoch " +
+                    std::to_string(place.epoch) + " is no longer here");
+  return std::optional<ReadyBatch>();
+}
+
+void DecodeRing::Fetched(uint64_t reader, uint64_t sequence) {
+  const MutexLock lock(mutex_);
+  if (Entry& entry = At(sequence); entry.batch.sequence == sequence) DropReader(entry, reader);
+}
+
+bool DecodeRing::IsAtEnd() const {
+  const MutexLock lock(mutex_);
+  return IsOver();
 }
 
 const DecodeRing::Entry* DecodeRing::Decoded(uint64_t sequence) const {
@@ -239,19 +323,24 @@ Status DecodeRing::Write(const BatchDescriptor& batch, void* const* outputs, voi
 void DecodeRing::Discard(uint64_t sequence) {
   const MutexLock lock(mutex_);
   if (sequence >= next_) {  // its decoding was never begun
-    oldest_ = next_ = sequence + 1;
+    next_ = sequence + 1;
   } else if (Entry& entry = At(sequence); entry.batch.sequence == sequence) {
     entry.unwanted = true;
-    if (entry.under_way == 0 && entry.state != State::kWritten) entry.state = State::kFree;
+    const bool awaited = entry.state == State::kDecoding && IsNeeded(entry);
+    if (entry.under_way == 0 && entry.state != State::kWritten && !awaited) entry.state = State::kFree;
   }
   changed_.NotifyAll();
 }
 
-bool DecodeRing::StopThreads(SteadyTime deadline) {
+void DecodeRing::RequestStop() {
   const MutexLock lock(mutex_);
   stopping_ = true;
   changed_.NotifyAll();
   reader_.WakeSleepers();
+}
+
+bool DecodeRing::AwaitThreads(SteadyTime deadline) {
+  const MutexLock lock(mutex_);
   while (threads_ > 0) {
     if (!changed_.WaitUntil(mutex_, deadline)) return threads_ == 0;
   }

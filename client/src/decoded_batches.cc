@@ -23,14 +23,16 @@ constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 
 }  // namespace
 
-// Purpose: one decode thread. Owns its decoder. Borrows the ring and the arena. Errors: go to the ring.
+// Purpose: one decode thread. Owns its decoder. Borrows the batches and the arena. Errors: go to the ring.
 class DecodedBatches::Thread {
  public:
-  // `worker`: null: the thread makes its own, which takes a while.
-  Thread(DecodeRing& ring, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
+  // `worker`: null: the thread makes its own, which takes a while. A reader's first thread fetches batches
+  // until the link ends, and then decodes as the others.
+  Thread(DecodedBatches& batches, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
          uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker)
-      : ring_(ring),
-        layout_(ring.layout()),
+      : batches_(batches),
+        ring_(*batches.ring_),
+        layout_(ring_.layout()),
         arena_(arena),
         engine_(std::move(engine)),
         staging_bytes_(staging_bytes),
@@ -54,6 +56,12 @@ class DecodedBatches::Thread {
 
  private:
   void Run() {
+    if (DecodedLink* const link = batches_.link_.get();
+        link != nullptr && this == batches_.threads_[0].get()) {
+      const bool decodes = FetchAll(*link);
+      link->Close();
+      if (!decodes) return ring_.EndThread();
+    }
     if (const Status made = MakeWorker(); !made.ok()) {  // the first thread has its worker
       ClientLog(PF_LOG_WARNING, "images are decoded by fewer threads: " + made.message());
       return ring_.EndThread();
@@ -63,6 +71,46 @@ class DecodedBatches::Thread {
       if (Status done = Do(unit); !done.ok()) ring_.Break(std::move(done));
     }
     ring_.EndThread();
+  }
+
+  // Until the link ends. Returns whether this thread is to decode then.
+  bool FetchAll(DecodedLink& link) {
+    DecodeRing::Unit unit;
+    while (ring_.Claim(&unit, /*whole=*/true)) {
+      Result<DecodeRing::Failures> fetched = link.Fetch(unit);
+      if (!fetched.ok()) {
+        if (fetched.status().code() == Code::kCancelled) return false;
+        link.Close();
+        Status decodes = DecodeFrom(unit, fetched.status());
+        if (!decodes.ok()) ring_.Break(decodes.WithContext("decode images in place of another process"));
+        return decodes.ok();
+      }
+      std::vector<uint32_t> zeroed;  // which they are already
+      if (ring_.Finish(unit, *std::move(fetched), &zeroed)) ring_.Complete(unit);
+    }
+    return false;
+  }
+
+  // The link has ended while this batch was fetched.
+  Status DecodeFrom(const DecodeRing::Unit& unit, const Status& why) {
+    if (ring_.session_state() == FeedState::kEvicted)
+      return Unavailable("the session gets no more batches, and its link has ended");
+    // The other process may still write to the old memory, which its mapping keeps.
+    ASSIGN_OR_RETURN(std::unique_ptr<DecodedMemory> memory,
+                     engine_->MakeMemory(layout_.offer(), layout_.offsets(), layout_.bytes(), false));
+    RETURN_IF_ERROR(MakeWorker());
+    ClientLog(PF_LOG_WARNING, "from batch " + std::to_string(unit.batch.batch_index) + " of epoch " +
+                                  std::to_string(unit.batch.epoch) +
+                                  " on, this process decodes images itself: the link to the member of its "
+                                  "broadcast that decoded them has ended: " +
+                                  why.message());
+    const std::unique_ptr<DecodedMemory> old = ring_.GiveBack(unit, std::move(memory));
+    try {
+      batches_.StartThreads(1);
+    } catch (const std::system_error& error) {
+      ClientLog(PF_LOG_WARNING, std::string("images are decoded by fewer threads: ") + error.what());
+    }
+    return OkStatus();
   }
 
   Status MakeWorker() {
@@ -76,7 +124,7 @@ class DecodedBatches::Thread {
     DecodeRing::Failures failures;
     copies_.clear();
     if (unit.begin == unit.end) {
-      RETURN_IF_ERROR(layout_.AddCopies(slot, unit.batch.samples, unit.memory, copies_));
+      RETURN_IF_ERROR(layout_.AddCopies(slot, unit.batch.samples, unit.memory->address(), copies_));
       RETURN_IF_ERROR(worker_->CopyAll(copies_));
     } else {
       RETURN_IF_ERROR(Stage(slot, unit));
@@ -89,7 +137,7 @@ class DecodedBatches::Thread {
     std::vector<uint32_t> zeroed;
     if (!ring_.Finish(unit, std::move(failures), &zeroed)) return OkStatus();
     copies_.clear();
-    for (const uint32_t sample : zeroed) layout_.AddZeroes(sample, unit.memory, copies_);
+    for (const uint32_t sample : zeroed) layout_.AddZeroes(sample, unit.memory->address(), copies_);
     RETURN_IF_ERROR(worker_->CopyAll(copies_));
     ring_.Complete(unit);
     return OkStatus();
@@ -102,7 +150,7 @@ class DecodedBatches::Thread {
     samples_.clear();
     std::byte* staged = worker_->staging().data();
     const uint64_t pixel_bytes = layout_.image().PixelBytes();
-    std::byte* const pixels = unit.memory + layout_.offsets()[layout_.offer().Decoded()->tensor];
+    std::byte* const pixels = unit.memory->address() + layout_.offsets()[layout_.offer().Decoded()->tensor];
     for (uint32_t i = unit.begin; i < unit.end; ++i) {
       ASSIGN_OR_RETURN(const DecodedLayout::Image image, layout_.ImageOf(slot, i));
       std::byte* const out = pixels + i * pixel_bytes;
@@ -132,6 +180,7 @@ class DecodedBatches::Thread {
     return why.WithContext("sample " + std::to_string(id));
   }
 
+  DecodedBatches& batches_;
   DecodeRing& ring_;
   const DecodedLayout& layout_;
   const std::byte* const arena_;
@@ -148,31 +197,61 @@ class DecodedBatches::Thread {
 Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& offer,
                                                               const PublishReader& reader,
                                                               const std::byte* arena,
-                                                              std::shared_ptr<DecodeEngine> engine) {
+                                                              std::shared_ptr<DecodeEngine> engine,
+                                                              Lifeline& lifeline, UniqueFd link) {
   DecodedLayout layout(offer);
   const uint64_t image_bytes = layout.image_bytes();
   const auto unit_samples =
       static_cast<uint32_t>(std::clamp<uint64_t>(kStagingBytes / image_bytes, 1, DecodeWorker::kMaxImages));
   std::unique_ptr<DecodedBatches> batches(
       new DecodedBatches(std::make_unique<DecodeRing>(std::move(layout), reader, unit_samples)));
+  RETURN_IF_ERROR(batches->Allocate(*engine, UniqueLink(link.release())));
   DecodeRing& ring = *batches->ring_;
-  RETURN_IF_ERROR(ring.Allocate(*engine));
+  batches->readers_ = std::make_unique<DecodedReaders>(ring, engine, lifeline);
+  ring.SetHooks({[readers = batches->readers_.get()] { readers->Accept(); },
+                 [readers = batches->readers_.get()] { readers->Wake(); }});
   const uint64_t staging_bytes = unit_samples * image_bytes;
-  // The first worker shows here whether there can be any.
-  ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
-                   engine->MakeWorker(ring.layout().image(), staging_bytes));
+  std::unique_ptr<DecodeWorker> worker;
+  if (batches->link_ == nullptr) {
+    // The first worker shows here whether there can be any.
+    ASSIGN_OR_RETURN(worker, engine->MakeWorker(ring.layout().image(), staging_bytes));
+  }
   for (size_t i = 0; i < kDecodersOfASession; ++i) {
     batches->threads_.push_back(
-        std::make_unique<Thread>(ring, arena, engine, staging_bytes, std::move(worker)));
+        std::make_unique<Thread>(*batches, arena, engine, staging_bytes, std::move(worker)));
     worker = nullptr;
   }
   try {
-    for (size_t i = 0; i < kDecodersOfASession; ++i) batches->threads_[i]->Start(i);
+    if (batches->link_ == nullptr)
+      batches->StartThreads(0);
+    else
+      batches->threads_[0]->Start(0);
   } catch (const std::system_error& error) {
     (void)batches->Stop(SteadyTime::max());
     return ResourceExhausted("start a thread that decodes images: " + std::string(error.what()));
   }
   return batches;
+}
+
+Status DecodedBatches::Allocate(DecodeEngine& engine, UniqueLink link) {
+  if (!link) return ring_->Allocate(engine, false);
+  Status shared = ring_->Allocate(engine, true);
+  if (shared.ok()) {
+    Result<std::unique_ptr<DecodedLink>> made = DecodedLink::Create(std::move(link), ring_->layout().bytes());
+    if (made.ok()) {
+      link_ = *std::move(made);
+      return OkStatus();
+    }
+    shared = made.status();
+  }
+  ClientLog(
+      PF_LOG_WARNING,
+      "this process decodes images that another member of its broadcast decodes, too: " + shared.message());
+  return ring_->Allocate(engine, false);
+}
+
+void DecodedBatches::StartThreads(size_t first) {
+  for (size_t i = first; i < threads_.size(); ++i) threads_[i]->Start(i);
 }
 
 DecodedBatches::DecodedBatches(std::unique_ptr<DecodeRing> ring) : ring_(std::move(ring)) {}
@@ -187,9 +266,13 @@ Status DecodedBatches::Write(const BatchDescriptor& batch, void* const* outputs,
 }
 
 Status DecodedBatches::Stop(SteadyTime deadline) {
-  if (!ring_->StopThreads(deadline))
+  ring_->RequestStop();
+  if (readers_ != nullptr) readers_->Stop();
+  if (link_ != nullptr) link_->Stop();
+  if (!ring_->AwaitThreads(deadline))
     return {Code::kDeadlineExceeded, "the GPU still decodes images; does it answer?"};
   for (const std::unique_ptr<Thread>& thread : threads_) thread->Join();
+  if (readers_ != nullptr) readers_->Join();
   if (const uint64_t kept = ring_->AwaitWrites(deadline); kept > 0) {
     ClientLog(PF_LOG_WARNING, "a closed feed leaves " + ByteSize(kept) +
                                   " of the GPU's memory until this process ends: the GPU has not finished "

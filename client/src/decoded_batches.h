@@ -10,29 +10,36 @@
 
 #include "client/src/decode_engine.h"
 #include "client/src/decode_ring.h"
+#include "client/src/decoded_link.h"
+#include "client/src/decoded_readers.h"
+#include "client/src/lifeline.h"
 #include "client/src/publish_reader.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
 
 // Purpose: reads published batches that are not taken yet, which the daemon lends to this session until they
-// are released, and decodes them in order into a ring of device memory. Owns: decode threads, their decoders
-// and the ring.  Borrows: the arena and the publish page, until Stop returned OK. Threads: Write from any;
-// the rest from the feed's thread. The decode threads call nothing of the user's and block all signals.
-// Errors: an image that cannot be decoded is zeroed or fails its batch, as the offer says; an error of the
-// GPU fails all batches that are not decoded yet. Invariants: 1. a ring entry is decoded into only once the
-// host has seen that the GPU has executed its last reader; 2. what another process may write to is copied
-// before it is checked and used.
+// are released, and decodes them in order into a ring of device memory. Where another member of a broadcast
+// decodes on the same GPU, it fetches them from that one instead (it is a reader), as long as their link
+// lasts. Owns: decode threads, their decoders, the ring, the link, its own readers. Borrows: the arena, the
+// publish page and the lifeline, until Stop returned OK. Threads: Write from any; the rest from the feed's
+// thread. The decode threads call nothing of the user's and block all signals. Errors: an image that cannot
+// be decoded is zeroed or fails its batch, as the offer says; an error of the GPU fails all batches that are
+// not decoded yet. Invariants: 1. a ring entry is decoded into only once the host has seen that the GPU has
+// executed its last reader; 2. what another process may write to is copied before it is checked and used.
 class DecodedBatches {
  public:
   // The batches that can be taken and not written at a time.
   static constexpr uint32_t kRing = DecodeRing::kEntries;
 
+  // `lifeline`: brings the readers, until Stop. `link`: the socket to the member that decodes; empty: none.
   static Result<std::unique_ptr<DecodedBatches>> Start(const FeedOffer& offer, const PublishReader& reader,
                                                        const std::byte* arena,
-                                                       std::shared_ptr<DecodeEngine> engine);
+                                                       std::shared_ptr<DecodeEngine> engine,
+                                                       Lifeline& lifeline, UniqueFd link);
   // Precondition: Stop returned OK.
   ~DecodedBatches();
   DecodedBatches(const DecodedBatches&) = delete;
@@ -60,8 +67,15 @@ class DecodedBatches {
  private:
   class Thread;
   explicit DecodedBatches(std::unique_ptr<DecodeRing> ring);
+  // Allocates the ring, for a reader if there can be one: its link is then in link_.
+  Status Allocate(DecodeEngine& engine, UniqueLink link);
+  // Starts the threads from `first` on. Throws std::system_error.
+  void StartThreads(size_t first);
+
   const std::unique_ptr<DecodeRing> ring_;
-  std::vector<std::unique_ptr<Thread>> threads_;
+  std::unique_ptr<DecodedLink> link_;  // null: this process decodes
+  std::unique_ptr<DecodedReaders> readers_;
+  std::vector<std::unique_ptr<Thread>> threads_;  // of a reader only the first one has started
 };
 
 }  // namespace pinfeed

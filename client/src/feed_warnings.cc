@@ -57,7 +57,8 @@ void FeedWarnings::DecoderIsSlow(nanoseconds waited, uint32_t held) {
                 (full ? ": " + std::to_string(held) +
                             " batches were taken and neither written nor released, and no more are decoded "
                             "ahead; write or release them first"
-                      : ": the next one is published, and the GPU has not decoded its images yet"));
+                      : ": the next one is published, and the GPU has not decoded its images yet. In a "
+                        "broadcast, one process decodes for all on its GPU: is it stopped or busy?"));
 }
 
 void FeedWarnings::ImagesAreZeroed(const DecodeRing::Outcome& outcome) {

@@ -36,7 +36,7 @@ Status WaitFor(int fd, short events, const std::optional<SteadyTime>& deadline) 
 }
 
 Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, size_t fd_count,
-                                             SteadyTime deadline) {
+                                             SteadyTime deadline, bool and_link) {
   const Status ready = WaitFor(fd, POLLIN, deadline);
   if (ready.code() == Code::kDeadlineExceeded)
     return Status(ready.code(), "the daemon did not answer on the lifeline " + path + " in time");
@@ -62,7 +62,7 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
         "receive the daemon's descriptors: not all arrived; this process may be at its limit of open files "
         "(ulimit -n)");
   }
-  if (message.fds.size() != fd_count) {
+  if (message.fds.size() != fd_count && !(and_link && message.fds.size() == fd_count + 1)) {
     return Broken(path, std::to_string(message.fds.size()) + " descriptors were received, expected " +
                             std::to_string(fd_count));
   }
@@ -80,7 +80,7 @@ LifelineFrame MakeLifelineFrame(LifelineKind kind) {
 
 Result<Lifeline> Lifeline::Attach(const std::string& path, LifelineKind hello,
                                   const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
-                                  SteadyTime deadline, std::vector<UniqueFd>* fds) {
+                                  SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
   LifelineFrame frame = MakeLifelineFrame(hello);
   std::copy(token.begin(), token.end(), frame.token);
@@ -88,7 +88,7 @@ Result<Lifeline> Lifeline::Attach(const std::string& path, LifelineKind hello,
   if (::send(socket.get(), &frame, sizeof(frame), MSG_NOSIGNAL) != sizeof(frame)) {
     return ErrnoStatus("send the token on the lifeline " + path, errno);
   }
-  Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline);
+  Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline, and_link);
   Lifeline lifeline(std::move(socket));
   if (!welcome.ok()) {
     if (hello != LifelineKind::kHello) return welcome.status();
@@ -151,6 +151,22 @@ Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline, UniqueFd* memo
           "the daemon sent a frame of another protocol; are pinfeedd and libpinfeed of the same version?");
     if (is_memory && !message.fds.empty()) *memory = std::move(message.fds.front());
     return frame;
+  }
+}
+
+Result<std::optional<ReaderInvitation>> Lifeline::ReceiveReader() {
+  while (true) {
+    LifelineFrame frame{};
+    SocketMessage message = ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(&frame, 1)));
+    const bool has_fds = !message.fds.empty() || message.fds_lost;
+    if (message.error != 0 || (message.bytes == 0 && !has_fds)) return std::optional<ReaderInvitation>();
+    if (message.bytes != sizeof(frame) || message.truncated || frame.magic != kLifelineMagic)
+      return Internal("the daemon sent a frame of another protocol");
+    if (frame.kind != static_cast<uint32_t>(LifelineKind::kReader)) continue;
+    if (message.fds_lost) return ResourceExhausted("this process is at its limit of open files (ulimit -n)");
+    if (message.fds.size() != 1) return Internal("the daemon sent a reader without its descriptor");
+    return std::optional<ReaderInvitation>(
+        {std::move(message.fds.front()), frame.reader.epoch, frame.reader.batch_index});
   }
 }
 

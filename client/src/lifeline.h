@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,18 +17,27 @@
 
 namespace pinfeed {
 
+// Another member of the session's group, for which it decodes (DecodedReaders).
+struct ReaderInvitation {
+  UniqueFd socket;
+  uint64_t epoch = 0;  // the first batch that it gets
+  uint64_t batch_index = 0;
+};
+
 // Purpose: keeps the session, or the producer, attached as long as it lives. Owns the socket. Threads:
-// any; Receive from one at a time. Only functions with a deadline block. A moved-from lifeline is closed.
+// any; Receive and ReceiveReader from one at a time. Only functions with a deadline block. A moved-from
+// lifeline is closed.
 class Lifeline {
  public:
   Lifeline() = default;
-  // Connects, sends the token in a frame of kind `hello` (kHello or kProduce) and receives exactly `fd_count`
-  // descriptors (close-on-exec) into `fds`. Errors: the daemon's refusal; kUnavailable
-  // if it hung up; kDeadlineExceeded; kResourceExhausted at the limit of descriptors; kInternal if it breaks
-  // the protocol. Then no descriptor stays open, and a daemon that may have attached the session gets a bye.
+  // Connects, sends the token in a frame of kind `hello` (kHello or kProduce) and receives `fd_count`
+  // descriptors (close-on-exec) into `fds`, or one more if `and_link`. Errors: the daemon's refusal;
+  // kUnavailable if it hung up; kDeadlineExceeded; kResourceExhausted at the limit of descriptors; kInternal
+  // if it breaks the protocol. Then no descriptor stays open, and a daemon that may have attached the session
+  // gets a bye.
   static Result<Lifeline> Attach(const std::string& path, LifelineKind hello,
                                  const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
-                                 SteadyTime deadline, std::vector<UniqueFd>* fds);
+                                 SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link = false);
 
   // Whether the daemon closed its end or died. Once true, it stays true.
   bool HungUp() const;
@@ -45,6 +55,10 @@ class Lifeline {
   // kDeadlineExceeded at the deadline. kInternal: the frame has another size or magic, or brings descriptors
   // that do not belong to it. A kMemory brings one, which goes to `memory`.
   Result<LifelineFrame> Receive(const Deadline& deadline, UniqueFd* memory);
+  // Returns what the daemon sent to a session meanwhile; nothing: no reader. Never blocks. Frames of other
+  // kinds are dropped. kInternal: the daemon broke the protocol; kResourceExhausted: the socket was lost. The
+  // next call has the next frame.
+  Result<std::optional<ReaderInvitation>> ReceiveReader();
   // Sends a frame. Waits at most until `deadline` while the daemon does not read. kOutOfRange: the daemon has
   // hung up.
   Status Send(const LifelineFrame& frame, SteadyTime deadline);

@@ -36,6 +36,10 @@ uint32_t PublishReader::WakeWord() const {
   return page_->wake.load(std::memory_order_acquire);
 }
 
+FeedState PublishReader::state() const {
+  return static_cast<FeedState>(page_->state.load(std::memory_order_acquire));
+}
+
 void PublishReader::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
   FutexWait(page_->wake, seen, at_most);
 }

@@ -26,6 +26,8 @@ class PublishReader {
   // Sleep with the value read.
   uint32_t WakeWord() const;
   void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const;
+  // Of the session, whose batches may yet be read; see FeedState.
+  FeedState state() const;
   // Ends the current Sleep of every thread.
   void WakeSleepers() const;
 

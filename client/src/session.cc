@@ -30,14 +30,17 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
   const size_t fd_count = offer.resident                       ? kLifelineFdsResident
                           : offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice
                                                                : kLifelineFdsHost;
+  const bool decodes = offer.Decoded() != nullptr;
   ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Attach(offer.lifeline_path, LifelineKind::kHello, offer.token,
-                                                       fd_count, deadline, &fds));
+                                                       fd_count, deadline, &fds, /*and_link=*/decodes));
+  UniqueFd link;
+  if (fds.size() > fd_count) link = std::move(fds.back());
   bool memory_unusable = false;
   Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, &memory_unusable);
   if (memory.ok()) {
     std::shared_ptr<Session> session(
         new Session(std::move(offer), ordinal, std::move(lifeline), *std::move(memory)));
-    Status decoding = session->StartDecoding(std::move(engine));
+    Status decoding = session->StartDecoding(std::move(engine), std::move(link));
     if (decoding.ok()) return session;
     if (decoding.code() == Code::kResourceExhausted) *unusable = Unusable::kDecoder;
     session->End();  // the next session finds the daemon's memory free
@@ -62,12 +65,12 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory 
       slots_(offer_, ordinal, std::move(memory.arena), std::move(memory.device)),
       resident_(std::move(memory.resident)) {}
 
-Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine) {
+Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine, UniqueFd link) {
   if (offer_.Decoded() == nullptr) return OkStatus();
   if (engine == nullptr)
     return Internal("the daemon wants images to be decoded here, which was not offered to it");
-  Result<std::unique_ptr<DecodedBatches>> decoded =
-      DecodedBatches::Start(offer_, pages_.reader(), slots_.address(0), std::move(engine));
+  Result<std::unique_ptr<DecodedBatches>> decoded = DecodedBatches::Start(
+      offer_, pages_.reader(), slots_.address(0), std::move(engine), lifeline_, std::move(link));
   if (decoded.ok()) {
     decoded_ = *std::move(decoded);
     return OkStatus();

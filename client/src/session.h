@@ -12,6 +12,7 @@
 #include "client/src/session_pages.h"
 #include "client/src/session_slots.h"
 #include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
@@ -88,7 +89,8 @@ class Session {
 
  private:
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory memory);
-  Status StartDecoding(std::shared_ptr<DecodeEngine> engine);
+  // `link`: see DecodedBatches.
+  Status StartDecoding(std::shared_ptr<DecodeEngine> engine, UniqueFd link);
   Status WriteOnHost(const BatchDescriptor& batch, void* const* outputs, void* stream);
   // Unmaps all memory once the GPU no longer needs it. Returns false if the GPU still does at `deadline`, or
   // cannot say because its context is broken; the memory then stays mapped until the process ends.

@@ -122,6 +122,16 @@ enum class LifelineKind : uint32_t {
   kAnswered = 12,
   kTake = 13,    // consumer -> daemon: it has taken a batch. Answered with how many requests wait for answers
   kAnswer = 14,  // consumer -> daemon: its memory holds `bytes` answers to a batch. Answered
+  // daemon -> client that decodes images and can share them: another member of its group is on its GPU.
+  // Brings the socket on which that fetches its batches
+  kReader = 15,
+};
+
+// A member that fetches decoded batches: its first one.
+struct ReaderStart {
+  uint64_t epoch;
+  uint64_t batch_index;
+  uint64_t reserved[2];
 };
 
 // What a batcher's client or consumer and the daemon tell each other.
@@ -157,16 +167,19 @@ struct LifelineFrame {
     uint8_t token[kTokenBytes];
     ProducerTask produce;    // in kTask; in kTaskDone only `task` counts
     MemoryRequest memory;    // in kMemory
-    BatcherMessage batcher;  // from kRequest on
+    BatcherMessage batcher;  // from kRequest to kAnswer
+    ReaderStart reader;      // in kReader
   };
   char text[208];  // of an error: UTF-8, NUL-padded
 };
 static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes &&
-              sizeof(MemoryRequest) == kTokenBytes && sizeof(BatcherMessage) == kTokenBytes);
+              sizeof(MemoryRequest) == kTokenBytes && sizeof(BatcherMessage) == kTokenBytes &&
+              sizeof(ReaderStart) == kTokenBytes);
 
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
-// the host backend, the arena memfd; behind it, with resident samples, their device memory. A producer's: the
-// arena memfd. A batcher's client's or consumer's: its memory.
+// the host backend, the arena memfd; behind it, with resident samples, their device memory, or the socket of
+// a member that another one decodes for. A producer's: the arena memfd. A batcher's client's or consumer's:
+// its memory.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsResident = 5;
 inline constexpr size_t kLifelineFdsDevice = 3;

@@ -79,6 +79,8 @@ Status BatchCycle::Attach(Participant& participant) {
     planner_.Begin(membership_->EarliestStart(Sampler::Start{}));
     Enter(Phase::kRunning);
   }
+  participant.first = start.value_or(Sampler::Start{});
+  if (phase_ != Phase::kWaiting) participant.first = std::max(participant.first, Upcoming());
   return OkStatus();
 }
 

@@ -39,8 +39,8 @@ struct Departure {
   bool keeps_taken = reason == DepartureReason::kLeft || reason == DepartureReason::kEvicted;
 };
 
-// Purpose: a feed's record of one client. Owns: the control pages. Threads: `pages` and `start` are constant
-// once attached; the feed's lock guards the rest. Invariant: it outlives its participation.
+// Purpose: a feed's record of one client. Owns: the control pages. Threads: `pages`, `start` and `first` are
+// constant once attached; the feed's lock guards the rest. Invariant: it outlives its participation.
 struct Participant {
   enum class Role : uint8_t {
     kNone,
@@ -89,6 +89,7 @@ struct Participant {
 
   std::shared_ptr<ControlPages> pages;
   std::optional<Sampler::Start> start;  // its first batch; empty: the feed's next one
+  Sampler::Start first = {};            // set by Attach: no earlier batch is published to it
 
   Role role = Role::kNone;
   std::array<Lease, kMaxSlots> leases = {};

@@ -225,6 +225,8 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
                           session.pages->doorbell_fd()};
   if (const int arena = session.arena().fd(); arena >= 0) fds.push_back(arena);
   if (session.resident != nullptr) fds.push_back(session.resident->arena().fd());
+  const UniqueFd link = decode_links_.Add(session, connection.fd.get());
+  if (link) fds.push_back(link.get());
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(), fds));
   const LogScope scope(ContextOf(session));
   static LogPace pace(kLifelineLinesASecond);
@@ -298,7 +300,10 @@ SessionTable::Departed LifelineServer::Depart(const std::shared_ptr<Session>& se
                                               const Departure& departure) {
   // First, since later batches may be beyond what they know of.
   producers_.Dismiss(*session);
-  return sessions_.Depart(session, departure);
+  const SessionTable::Departed departed = sessions_.Depart(session, departure);
+  // Afterwards, so that a member whose link ends can see that it has departed itself.
+  decode_links_.Remove(session->id);
+  return departed;
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

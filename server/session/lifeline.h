@@ -15,6 +15,7 @@
 #include "server/net/listener.h"
 #include "server/net/refusals.h"
 #include "server/session/batcher_connections.h"
+#include "server/session/decode_links.h"
 #include "server/session/lifeline_frame.h"
 #include "server/session/producer_connections.h"
 #include "server/session/session_table.h"
@@ -109,6 +110,7 @@ class LifelineServer {
   ProducerConnections producers_;
   BatcherConnections batchers_;
   SilentLifelines silent_;  // the connections without a hello
+  DecodeLinks decode_links_;
 };
 
 }  // namespace pinfeed

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/lifeline_frame.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -117,6 +119,18 @@ Status SendMemory(int fd, const MemoryRequest& request, const Result<UniqueFd>& 
   frame.memory = request;
   if (!memory.ok()) return Send(fd, frame, {});
   const std::array<int, 1> fds = {memory->get()};
+  return Send(fd, frame, fds);
+}
+
+Status SendReader(int fd, const ReaderStart& start, int reader) {
+  // Descriptors that were sent and not received count towards a limit of the daemon's user.
+  constexpr int kMaxUnread = 16 << 10;
+  int unread = 0;  // bytes, with what the kernel adds to each frame
+  if (::ioctl(fd, SIOCOUTQ, &unread) != 0) return ErrnoStatus("look at a lifeline", errno);
+  if (unread > kMaxUnread) return Unavailable("its lifeline is full of others");
+  LifelineFrame frame = FrameOf(LifelineKind::kReader);
+  frame.reader = start;
+  const std::array<int, 1> fds = {reader};
   return Send(fd, frame, fds);
 }
 

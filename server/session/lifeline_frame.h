@@ -34,6 +34,9 @@ Status ResultOf(const LifelineFrame& done);
 Status SendTask(int fd, const ProducerTask& task);
 // Sends kAnswered: of a message, with its result. The same errors.
 Status SendAnswered(int fd, const BatcherMessage& message, const Status& result);
+// Sends kReader to a client that decodes: the socket of another one. kUnavailable or another error if the
+// client is gone, or has yet to read so many that their descriptors would add up.
+Status SendReader(int fd, const ReaderStart& start, int reader);
 // Sends kWelcome with the session's or the producer's descriptors. kUnavailable if the client is gone or does
 // not read.
 Status SendWelcome(int fd, std::span<const int> fds);

@@ -391,6 +391,9 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   ASSIGN_OR_RETURN(session->pages, ControlPages::Create(feed.arena().slot_count()));
   session->peer = peer;
   session->client_name = arguments.client_name;
+  if (decodes && arguments.shares_decoded && feed.spec().sharing == Sharing::kBroadcast)
+    session->shares_on = arguments.gpu_uuid;
+  session->replaces = arguments.replaces_session;
   session->process = std::move(process);
   if (!decodes && session->resident == nullptr) session->fallback = choice.fallback;
   session->trace_id = arguments.trace_id;

@@ -55,8 +55,10 @@ struct Session : Participant {
   const Arena* part = nullptr;             // the part of the feed's arena; null: all of it
   std::shared_ptr<ResidentData> resident;  // that its client maps, too; null: none
   std::optional<ClientProcess> process;    // set if it may have device memory mapped
-  std::string fallback;                    // why its backend is not a better one that was requested
-  std::string trace_id;                    // the trace id of the call that opened it; empty: none
+  std::string shares_on;  // the GPU on which members can decode images for each other; empty: it cannot
+  uint64_t replaces = 0;  // the session that its client says it will end; 0: none
+  std::string fallback;   // why its backend is not a better one that was requested
+  std::string trace_id;   // the trace id of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
   bool mapped = false;      // its client may have the memory mapped
   bool taking_part = true;  // it has not departed from its feed and group

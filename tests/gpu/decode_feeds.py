@@ -5,10 +5,13 @@
 
 In: a daemon, and the folder that make_inputs.py filled. Out: a line for each check; the exit status is 1 when one failed.
 """
+import contextlib
 import pathlib
 import shutil
 import sys
 import tempfile
+import threading
+import time
 import traceback
 
 import pinfeed
@@ -133,6 +136,38 @@ def two_trainers_of_a_broadcast():
     return difference.check()
 
 
+def images_a_second(feeds, seconds=4):
+    """Of each feed, all of them at once."""
+    taken = [0] * len(feeds)
+    end = time.monotonic() + seconds
+
+    def take(number, feed):
+        with contextlib.suppress(pinfeed.DeadlineExceededError):  # one that is ahead waits for the other, which has ended
+            for batch in endless(feed):
+                taken[number] += len(batch.image)
+                if time.monotonic() > end:
+                    return
+
+    threads = [threading.Thread(target=take, args=item) for item in enumerate(feeds)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    return "/".join(f"{count / seconds:,.0f}" for count in taken)
+
+
+def one_decodes_for_two():
+    """Two trainers of one broadcast, beside two feeds and one."""
+    options = dict(timeout=10, sample_path=False, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip()])
+    said = []
+    for name, more in (("broadcast", [dict(share="broadcast", group="rate", group_size=2)] * 2), ("two feeds", [{}, {}]), ("one feed", [{}])):
+        with contextlib.ExitStack() as stack:
+            feeds = [stack.enter_context(open_feed("gpu", **options, **one)) for one in more]
+            said.append(f"{name}: {images_a_second(feeds)} images/s")
+    return "; ".join(said)
+
+
 def readers_that_are_late():
     """Batches that are read 100 ms after they were queued, while the next ones are decoded."""
     with open_feed("gpu") as feed, open_feed("gpu") as prompt:
@@ -230,7 +265,7 @@ def main():
     print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}")
     failed = []
     for check in (
-        pixels_and_everything_else, whole_epochs, auto, resumes_in_the_middle, two_trainers_of_a_broadcast, readers_that_are_late, capture_is_refused,
+        pixels_and_everything_else, whole_epochs, auto, resumes_in_the_middle, two_trainers_of_a_broadcast, one_decodes_for_two, readers_that_are_late, capture_is_refused,
         capture_elsewhere, damaged_files, refusals,
     ):  # fmt: skip
         name = check.__name__.replace("_", " ")

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/src/feed.h"
+#include "common/base/sync.h"
 #include "pinfeed/pinfeed.h"
 #include "tests/support/cpu_decode_engine.h"
 #include "tests/support/daemon_fixture.h"
@@ -51,11 +52,21 @@ class ClientDecodeTest : public ::testing::Test {
       out.write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
     }
     pf_set_log([](pf_log_level, const char* message,
-                  void* self) { static_cast<ClientDecodeTest*>(self)->log_.append(message).append("\n"); },
+                  void* self) { static_cast<ClientDecodeTest*>(self)->AddToLog(message); },
                this);
     Serve();
   }
   void TearDown() override { pf_set_log(nullptr, nullptr); }
+
+  void AddToLog(const char* message) PF_EXCLUDES(log_mutex_) {
+    const MutexLock lock(log_mutex_);
+    log_.append(message).append("\n");
+  }
+  // While the library's threads may still log; else log_.
+  std::string Log() PF_EXCLUDES(log_mutex_) {
+    const MutexLock lock(log_mutex_);
+    return log_;
+  }
 
   void Serve(const std::string& workers = "2") {
     daemon_ = DaemonProcess::Serve(dir_.path(), {"--workers", workers});
@@ -119,6 +130,7 @@ class ClientDecodeTest : public ::testing::Test {
   }
 
   const TempDir dir_;
+  Mutex log_mutex_;
   std::string log_;
   std::unique_ptr<DaemonProcess> daemon_;
 };

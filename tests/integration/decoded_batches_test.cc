@@ -1,66 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode threads of a session and their ring, with slots and a publish page under the test's hands.
+// The decode threads of a session and their ring.
 #include "client/src/decoded_batches.h"
 
 #include <cstring>
 
-#include "tests/integration/client_decode_fixture.h"
+#include "tests/integration/decoded_batches_fixture.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A publish page and an arena of the test's own, with one batch of a real feed in slot 0.
-class DecodedBatchesTest : public ClientDecodeTest {
- protected:
-  void SetUp() override {
-    ClientDecodeTest::SetUp();
-    const auto feed = Open(kGpu, engine_);
-    ASSERT_TRUE(feed);
-    ASSERT_OK_AND_ASSIGN(Batch* const batch, feed->Next(std::chrono::seconds(30)));
-    offer_ = feed->offer();
-    const std::byte* const slot = batch->session().slots().address(batch->descriptor().slot);
-    arena_.assign(slot, slot + offer_.layout.slot_stride);
-    page_.ring[0] = batch->descriptor();
-    page_.ring[0].sequence = 0;
-    page_.ring[0].slot = 0;
-    batch->Release();
-  }
-  Result<std::unique_ptr<DecodedBatches>> Start() {
-    return DecodedBatches::Start(offer_, {page_, offer_.slot_count, offer_.layout.batch_size}, arena_.data(),
-                                 engine_);
-  }
-  void Publish() {
-    page_.published = 1;
-    page_.wake = 1;
-    PublishReader(page_, 1, 1).WakeSleepers();
-  }
-  // Batches like the first, all at once.
-  void PublishUpTo(uint64_t count) {
-    for (uint64_t n = page_.published; n < count; ++n) {
-      page_.ring[n] = page_.ring[0];
-      page_.ring[n].sequence = n;
-    }
-    page_.published = count;
-    page_.wake = static_cast<uint32_t>(count);
-    PublishReader(page_, 1, 1).WakeSleepers();
-  }
-  // Batch 0 is decoded, three more are published, and a thread is held that decodes one of them.
-  void DecodeOneAndHoldTheNext(const DecodedBatches& batches) {
-    Publish();
-    batches.AwaitDecoded(0, std::chrono::seconds(30));
-    engine_->HoldDecoders(true);
-    PublishUpTo(4);
-    EXPECT_TRUE(engine_->AwaitHeld());
-  }
-  static SteadyTime In(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
-
-  const std::shared_ptr<CpuDecodeEngine> engine_ = std::make_shared<CpuDecodeEngine>();
-  FeedOffer offer_;
-  PublishPage page_{};
-  std::vector<std::byte> arena_;
-};
 
 TEST_F(DecodedBatchesTest, StopDoesNotWaitForADecoderThatHangs) {
   engine_->HoldDecoders(true);

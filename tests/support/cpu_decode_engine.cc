@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/cpu_decode_engine.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "common/os/memfd.h"
 #include "common/spec/tensor_spec.h"
 #include "tests/support/planned_images.h"
 
@@ -54,8 +57,12 @@ class CpuDecodeEngine::Worker final : public DecodeWorker {
 class CpuDecodeEngine::Memory final : public DecodedMemory {
  public:
   Memory(std::shared_ptr<CpuDecodeEngine> engine, const FeedOffer& offer, std::vector<uint64_t> offsets,
-         uint64_t bytes)
-      : engine_(std::move(engine)), offer_(offer), offsets_(std::move(offsets)), bytes_(bytes) {
+         UniqueFd fd, Mapping bytes)
+      : engine_(std::move(engine)),
+        offer_(offer),
+        offsets_(std::move(offsets)),
+        fd_(std::move(fd)),
+        bytes_(std::move(bytes)) {
     engine_->Count(1);
   }
   ~Memory() override { engine_->Count(-1); }
@@ -63,6 +70,7 @@ class CpuDecodeEngine::Memory final : public DecodedMemory {
   std::byte* address() const override { return bytes_.data(); }
   Result<bool> Written() override { return !engine_->writes_held(); }
   void Abandon() override {}
+  Result<UniqueFd> Export() const override { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
   // What the client's kernels do.
   Status Write(uint32_t samples, void* const* outputs, void* /*stream*/) override {
@@ -126,7 +134,20 @@ class CpuDecodeEngine::Memory final : public DecodedMemory {
   const std::shared_ptr<CpuDecodeEngine> engine_;
   const FeedOffer& offer_;
   const std::vector<uint64_t> offsets_;
-  mutable std::vector<std::byte> bytes_;
+  const UniqueFd fd_;
+  const Mapping bytes_;
+};
+
+class CpuDecodeEngine::Foreign final : public ForeignMemory {
+ public:
+  explicit Foreign(Mapping bytes) : bytes_(std::move(bytes)) {}
+  Status CopyFrom(const std::byte* batch, uint64_t bytes) override {
+    std::memcpy(bytes_.data(), batch, bytes);
+    return OkStatus();
+  }
+
+ private:
+  const Mapping bytes_;
 };
 
 Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedImage& image,
@@ -136,12 +157,21 @@ Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedI
 
 Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOffer& offer,
                                                                    const std::vector<uint64_t>& offsets,
-                                                                   uint64_t bytes) {
+                                                                   uint64_t bytes, bool /*shared*/) {
   {
     const MutexLock lock(mutex_);
-    if (no_memory_ && alive_ == 2) return ResourceExhausted("allocate " + std::to_string(bytes) + " bytes");
+    if (no_memory_ && alive_ >= 2) return ResourceExhausted("allocate " + std::to_string(bytes) + " bytes");
   }
-  return std::unique_ptr<DecodedMemory>(std::make_unique<Memory>(shared_from_this(), offer, offsets, bytes));
+  ASSIGN_OR_RETURN(UniqueFd fd, CreateMemfd("pinfeed-test", bytes));
+  ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), bytes, Access::kReadWrite, false));
+  return std::unique_ptr<DecodedMemory>(
+      std::make_unique<Memory>(shared_from_this(), offer, offsets, std::move(fd), std::move(mapping)));
+}
+
+Result<std::unique_ptr<ForeignMemory>> CpuDecodeEngine::Import(UniqueFd memory, uint64_t bytes) {
+  RETURN_IF_ERROR(CheckSealedSize(memory.get(), bytes));
+  ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(memory.get(), bytes, Access::kReadWrite, false));
+  return std::unique_ptr<ForeignMemory>(std::make_unique<Foreign>(std::move(mapping)));
 }
 
 void CpuDecodeEngine::HoldDecoders(bool hold) {

@@ -108,16 +108,6 @@ def test_a_gpu_without_memory_for_it_is_refused_or_the_cpu(daemon, data, host_by
     await_unused(daemon)
 
 
-def test_trainers_of_a_broadcast_decode_for_themselves(daemon, data, host_bytes):  # noqa: F811
-    options = photos(data)
-    expected = host_bytes(daemon, 30, options)[:12]
-    group = {"share": "broadcast", "group": "decoders", "group_size": 2, "decode": "gpu"}
-    both = [trainer(daemon.address, 12, **group, **options) for _ in range(2)]
-    for one in both:
-        seen, _, _ = finish(one)
-        assert seen == expected
-
-
 def test_killed_daemon_and_killed_trainer_lose_nothing(tmp_path, data, host_bytes):  # noqa: F811
     first = start(tmp_path / "run", data)
     options = photos(data, decode="gpu", slots=3)

@@ -8,7 +8,8 @@ holds the n-th batch and forks a child that does nothing but print {child, crc} 
 line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
 leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-th batch when stdin has a line, or its end. With "refused_at": n
 it asks behind the n-th batch for the position behind the first one, which must be refused. With "keep": true it keeps every batch; {kept, copied},
-with the crc of all that it kept, comes last but one.
+with the crc of all that it kept, comes last but one. With "patient": true it waits on where a batch does not come in time; the last line then
+says how often that was, as "late".
 """
 import contextlib
 import ctypes
@@ -137,6 +138,17 @@ def crc_of(field, host):
     return zlib.crc32(np.ascontiguousarray(field).view(np.uint8)) if host else field.crc()
 
 
+def patiently(feed, late):
+    iterator = iter(feed)
+    while True:
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except pinfeed.DeadlineExceededError:
+            late.append(1)
+
+
 def seek_refused(feed, state):
     try:
         feed.load_state_dict(state)
@@ -153,7 +165,8 @@ def main():
     if not host:
         sys.modules["torch"] = types.ModuleType("torch")  # whose memory is the stand-in's here: PyTorch proper would take each trainer a second
     fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
-    keep, ahead = options.pop("keep", False), options.pop("run_ahead", 0)
+    keep, ahead, patient = options.pop("keep", False), options.pop("run_ahead", 0), options.pop("patient", False)
+    late = []
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
@@ -163,7 +176,7 @@ def main():
         if ahead:
             run_ahead(feed, ahead)
         while taken < batches:
-            for batch in feed:
+            for batch in patiently(feed, late) if patient else feed:
                 crc = [crc_of(field, host) for field in batch]
                 samples = len(batch[0]) if isinstance(batch[0], pinfeed.Ragged) else batch[0].shape[0]
                 say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
@@ -189,7 +202,7 @@ def main():
         if keep:
             say({"kept": [[tensor.crc() for tensor in batch] for batch in held], "copied": feed.copied})
             held.clear()
-        say({"backend": feed.backend, "reconnects": feed.reconnects})
+        say({"backend": feed.backend, "reconnects": feed.reconnects, **({"late": len(late)} if patient else {})})
         began = time.monotonic()
     if fault_at:
         say({"left_s": time.monotonic() - began})
