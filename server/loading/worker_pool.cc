@@ -98,9 +98,10 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
 }
 
 void WorkerPool::Wake(uint32_t at_most) {
-  for (; at_most > 0 && waking_ < sleeping_; --at_most) {
+  for (; at_most > 0 && !sleeping_.empty(); --at_most) {
+    sleeping_.front()->NotifyOne();
+    sleeping_.pop_front();
     ++waking_;
-    work_.NotifyOne();
   }
 }
 
@@ -209,15 +210,15 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 }
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
+  CondVar work;
   for (bool may_pass_on = false;;) {
     Chunk chunk;
     {
       MutexLock lock(mutex_);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
-        ++sleeping_;
-        work_.Wait(mutex_);
-        --sleeping_;
-        if (waking_ > 0) --waking_;
+        sleeping_.push_back(&work);
+        work.Wait(mutex_);
+        if (std::erase(sleeping_, &work) == 0) --waking_;  // else nobody has woken it
         may_pass_on = true;
       }
       if (stopping_) return;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -145,9 +146,9 @@ class WorkerPool {
   std::atomic<uint64_t> progress_{0};
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;
-  CondVar work_;
-  uint32_t sleeping_ PF_GUARDED_BY(mutex_) = 0;  // threads without work
-  uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;    // of these, those that were woken and have yet to come
+  // Of threads without work. Each has a condition of its own, so that it is known which was woken.
+  std::deque<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
+  uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;  // threads that were woken and have yet to come
   Tasks open_ PF_GUARDED_BY(mutex_);
   Tasks idle_ PF_GUARDED_BY(mutex_);
   uint32_t idling_ PF_GUARDED_BY(mutex_) = 0;                // threads that do idle work
