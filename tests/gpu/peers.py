@@ -14,8 +14,8 @@ Then the fastest of DALI and pinfeed feed a trainer of matrix products, in two w
 takes all that come. A contender that fails costs the others nothing, and makes the exit status 1. One that is not installed is listed as such.
 """
 import argparse
+import concurrent.futures
 import json
-import multiprocessing
 import os
 import pathlib
 import platform
@@ -147,8 +147,8 @@ def prepare(inputs):
         return
     unfinished = inputs / "npy.unfinished"
     unfinished.mkdir(exist_ok=True)
-    with multiprocessing.get_context("fork").Pool() as pool:
-        pool.map(make_files, [(inputs / "arrays" / "image.npy", unfinished, begin, begin + 256) for begin in range(0, FILES, 256)])
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(make_files, [(inputs / "arrays" / "image.npy", unfinished, begin, begin + 256) for begin in range(0, FILES, 256)]))
     unfinished.rename(folder)
 
 
