@@ -3,8 +3,8 @@
 
     make_inputs.py FOLDER
 """
+import concurrent.futures
 import json
-import multiprocessing
 import pathlib
 import sys
 
@@ -54,9 +54,10 @@ def main():
         folder = root / "jpeg" / f"class{label}"
         folder.mkdir(parents=True)
         photos += [(folder / f"{number:04}.jpg", label * JPEG_PER_CLASS + number) for number in range(JPEG_PER_CLASS)]
-    with multiprocessing.get_context("fork").Pool() as pool:
-        pool.map(make_arrays, [(images, begin, begin + 512) for begin in range(0, ARRAYS, 512)])
-        pool.map(make_photo, photos, 50)
+    # Ends its processes when they are idle; a Pool kills them, whatever lock they hold.
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        list(pool.map(make_arrays, [(images, begin, begin + 512) for begin in range(0, ARRAYS, 512)]))
+        list(pool.map(make_photo, photos, chunksize=50))
     np.random.default_rng(1).integers(0, 50257, TOKENS, np.uint16).tofile(root / "tokens.bin")
     make_texts(root / "texts.jsonl")
     size = sum(path.stat().st_size for path, _ in photos) / len(photos)
