@@ -234,15 +234,9 @@ class CudaDecodeEngine final : public DecodeEngine {
     if (copy_stream_ != nullptr) return copy_stream_;
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const CudaDriver& driver = device_->driver();
-    const std::string what = "create a stream for copies on GPU " + device_->uuid();
-    int lowest = 0;
-    int highest = 0;
-    RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&lowest, &highest), what));
-    CUstream stream = nullptr;
-    RETURN_IF_ERROR(
-        CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), what));
-    copy_stream_ = std::make_shared<UniqueCudaStream>(UniqueCudaStream({device_.get(), stream}));
+    ASSIGN_OR_RETURN(UniqueCudaStream stream,
+                     CreateUrgentStream(*device_, "create a stream for copies on GPU " + device_->uuid()));
+    copy_stream_ = std::make_shared<UniqueCudaStream>(std::move(stream));
     return copy_stream_;
   }
 

@@ -16,13 +16,7 @@ Status DecodeStream::Open() {
   const CudaDriver& driver = device_->driver();
   const std::string what = "create a stream for decoding on GPU " + device_->uuid();
   // Decoding should not queue up behind the trainer's kernels.
-  int lowest = 0;
-  int highest = 0;
-  RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&lowest, &highest), what));
-  CUstream stream = nullptr;
-  RETURN_IF_ERROR(
-      CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), what));
-  stream_.reset({device_.get(), stream});
+  ASSIGN_OR_RETURN(stream_, CreateUrgentStream(*device_, what));
   CUevent event = nullptr;
   RETURN_IF_ERROR(
       CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC), what));

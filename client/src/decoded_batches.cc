@@ -26,17 +26,18 @@ constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 // Purpose: one decode thread. Owns its decoder. Borrows the batches and the arena. Errors: go to the ring.
 class DecodedBatches::Thread {
  public:
-  // `worker`: null: the thread makes its own, which takes a while. A reader's first thread fetches batches
-  // until the link ends, and then decodes as the others.
+  // `worker`: null: the thread makes its own, which takes a while. `link`: the thread fetches batches until
+  // it ends, and then decodes as the others; null: it only decodes.
   Thread(DecodedBatches& batches, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
-         uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker)
+         uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker, DecodedLink* link)
       : batches_(batches),
         ring_(*batches.ring_),
         layout_(ring_.layout()),
         arena_(arena),
         engine_(std::move(engine)),
         staging_bytes_(staging_bytes),
-        worker_(std::move(worker)) {}
+        worker_(std::move(worker)),
+        link_(link) {}
 
   // Throws std::system_error.
   void Start(size_t number) {
@@ -56,10 +57,9 @@ class DecodedBatches::Thread {
 
  private:
   void Run() {
-    if (DecodedLink* const link = batches_.link_.get();
-        link != nullptr && this == batches_.threads_[0].get()) {
-      const bool decodes = FetchAll(*link);
-      link->Close();
+    if (link_ != nullptr) {
+      const bool decodes = FetchAll();
+      link_->Close();
       if (!decodes) return ring_.EndThread();
     }
     if (const Status made = MakeWorker(); !made.ok()) {  // the first thread has its worker
@@ -74,13 +74,13 @@ class DecodedBatches::Thread {
   }
 
   // Until the link ends. Returns whether this thread is to decode then.
-  bool FetchAll(DecodedLink& link) {
+  bool FetchAll() {
     DecodeRing::Unit unit;
     while (ring_.Claim(&unit, /*whole=*/true)) {
-      Result<DecodeRing::Failures> fetched = link.Fetch(unit);
+      Result<DecodeRing::Failures> fetched = link_->Fetch(unit);
       if (!fetched.ok()) {
         if (fetched.status().code() == Code::kCancelled) return false;
-        link.Close();
+        link_->Close();
         Status decodes = DecodeFrom(unit, fetched.status());
         if (!decodes.ok()) ring_.Break(decodes.WithContext("decode images in place of another process"));
         return decodes.ok();
@@ -187,6 +187,7 @@ class DecodedBatches::Thread {
   const std::shared_ptr<DecodeEngine> engine_;
   const uint64_t staging_bytes_;
   std::unique_ptr<DecodeWorker> worker_;
+  DecodedLink* const link_;
   std::vector<DecodeWorker::Copy> copies_;
   std::vector<ImageToDecode> images_;
   std::vector<uint32_t> samples_;  // of images_
@@ -217,8 +218,8 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
     ASSIGN_OR_RETURN(worker, engine->MakeWorker(ring.layout().image(), staging_bytes));
   }
   for (size_t i = 0; i < kDecodersOfASession; ++i) {
-    batches->threads_.push_back(
-        std::make_unique<Thread>(*batches, arena, engine, staging_bytes, std::move(worker)));
+    batches->threads_.push_back(std::make_unique<Thread>(
+        *batches, arena, engine, staging_bytes, std::move(worker), i == 0 ? batches->link_.get() : nullptr));
     worker = nullptr;
   }
   try {

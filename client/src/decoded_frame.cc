@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -115,28 +114,11 @@ Result<DecodeRing::Failures> ParseReply(const SocketMessage& message, std::span<
 }
 
 Status SendDecodedFrame(int socket, std::span<const std::byte> frame, int fd) {
-  iovec data{const_cast<std::byte*>(frame.data()), frame.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fd)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent == static_cast<ssize_t>(frame.size())) return OkStatus();
-  if (sent < 0 && (errno == EPIPE || errno == ECONNRESET))
-    return Unavailable("the other process has ended it");
-  return ErrnoStatus("send to the other process", errno);
+  const std::span<const int> fds = fd >= 0 ? std::span(&fd, 1) : std::span<const int>();
+  const int error = SendSocketMessage(socket, frame, fds);
+  if (error == 0) return OkStatus();
+  if (error == EPIPE || error == ECONNRESET) return Unavailable("the other process has ended it");
+  return ErrnoStatus("send to the other process", error);
 }
 
 }  // namespace pinfeed

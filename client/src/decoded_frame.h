@@ -49,10 +49,10 @@ struct DecodedReply {
   uint64_t epoch;
   uint64_t batch_index;
   uint32_t failed;       // images that could not be decoded
-  uint32_t code;         // a Code, of the first of them; 0: there is none
-  int32_t native_error;  // likewise
+  uint32_t code;         // why the first of them failed, a Code; 0: none did
+  int32_t native_error;  // the driver's number for that; 0: it has none
   uint32_t reserved;
-  char text[464];  // likewise: UTF-8, NUL-padded
+  char text[464];  // why it failed, for people: UTF-8, NUL-padded
 };
 static_assert(sizeof(DecodedReply) == 512);
 

@@ -2,6 +2,9 @@
 // Owners for the driver's streams and events.
 #pragma once
 
+#include <string>
+
+#include "common/base/result.h"
 #include "common/base/unique_handle.h"
 #include "common/cuda/device.h"
 
@@ -38,5 +41,9 @@ struct CudaEventTraits {
 // Both borrow the device, which outlives them.
 using UniqueCudaStream = UniqueHandle<CudaStreamTraits>;
 using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;
+
+// Creates a stream whose work goes before that of streams with another priority. `what`: for the error.
+// Precondition: the device's context is current.
+Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std::string& what);
 
 }  // namespace pinfeed

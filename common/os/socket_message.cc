@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/status.h"
+
 namespace pinfeed {
 namespace {
 
@@ -51,6 +53,30 @@ SocketMessage ReceiveSocketMessage(int socket, std::span<std::byte> buffer) {
   out.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
   out.fds = TakeFds(message);
   return out;
+}
+
+int SendSocketMessage(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsPerMessage)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    PF_CHECK(fds.size() <= kMaxFdsPerMessage, "a message has at most 253 descriptors");
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return errno;
+  return static_cast<size_t>(sent) == bytes.size() ? 0 : EMSGSIZE;
 }
 
 }  // namespace pinfeed

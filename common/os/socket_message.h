@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receives one message from a Unix socket. In: a socket. Out: its bytes and all descriptors sent with it.
+// One message of a Unix socket, with descriptors. In: a socket. Out: what was received, or what became of it.
 #pragma once
 
 #include <cstddef>
@@ -22,5 +22,9 @@ struct SocketMessage {
 
 // Receives one message into `buffer`. Never blocks.
 SocketMessage ReceiveSocketMessage(int socket, std::span<std::byte> buffer);
+
+// Sends one message with descriptors, which stay open here. Never blocks. Returns 0, or errno if it was not
+// sent whole. Precondition: at most 253 descriptors.
+int SendSocketMessage(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
 
 }  // namespace pinfeed

@@ -116,7 +116,8 @@ Status Daemon::Create() {
         .headroom_bytes = [pool = &*parts_->pool] { return pool->capacity_bytes() - pool->used_bytes(); }});
   }
   RETURN_IF_ERROR(OpenGpus());
-  const uint32_t workers = config.workers != 0 ? config.workers : UsableCpus(AffinityCpus());
+  const uint32_t cpus = UsableCpus(AffinityCpus());
+  const uint32_t workers = config.workers != 0 ? config.workers : cpus;
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(
@@ -145,7 +146,7 @@ Status Daemon::Create() {
                                           *parts_->sessions, parts_->refusals));
   parts_->opener.emplace(FeedOpener::Parts{
       *parts_->pool, *parts_->host_quarantine, *parts_->one_off_memory, *parts_->workers, *parts_->readers,
-      parts_->feeds, *parts_->sessions, config.default_slots, parts_->devices.get(), parts_->tracer,
+      parts_->feeds, *parts_->sessions, config.default_slots, cpus, parts_->devices.get(), parts_->tracer,
       parts_->cache ? &*parts_->cache : nullptr,
       [this] { return parts_->datasets->cache.options()->allowed_roots; }, &parts_->residents});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);

@@ -189,7 +189,7 @@ void BatchCycle::Plan() {
     if (!slot) {
       // A doorbell would find no thread for another batch. The next batch that is filled has the releases
       // read.
-      const bool busy = batches_.filling() >= parts_.producer->busy_with(*filling_.share);
+      const bool busy = batches_.filling() >= parts_.producer->max_workers(*filling_.share);
       if (busy && membership_->waiting() == 0) return SetStarved(false);
       // Request doorbells, then read once more. That finds a release that was stored before the client could
       // see the request.

@@ -98,7 +98,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   snapshot.last_bad_samples = bad_samples_.newest();
   snapshot.ignored_releases = membership_->ignored_releases();
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetter(slot);
-  const uint32_t workers = parts_.producer->busy_with(*filling_.share);
+  const uint32_t workers = parts_.producer->max_workers(*filling_.share);
   snapshot.max_workers = workers == UINT32_MAX ? 0 : workers;
   snapshot.arena_bytes = parts_.arena->bytes();
   const ProducerTimes times = parts_.producer->times();

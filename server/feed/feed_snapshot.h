@@ -37,7 +37,7 @@ struct FeedSnapshot {
   uint64_t epoch = 0;        // of the batch published last
   uint64_t batch_index = 0;  // of the same batch, in its epoch
   uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
-  uint32_t max_workers = 0;  // BatchProducer::busy_with; 0: it says none
+  uint32_t max_workers = 0;  // BatchProducer::max_workers; 0: others fill it
   std::string slot_states;   // one letter per slot: free, workers fill it, copied, ready, lent
   uint64_t arena_bytes = 0;
   uint64_t batches = 0;  // published; a batch shared by a group counts once

@@ -141,8 +141,8 @@ class BatchProducer {
   // Fills the piece and completes the request, on any thread, now or later, in any order. Called without a
   // lock; does not block.
   virtual void Produce(std::shared_ptr<PieceRequest> request) = 0;
-  // With so many batches to fill, no thread that may load for the feed is idle.
-  virtual uint32_t busy_with(const FeedShare& /*share*/) const { return UINT32_MAX; }
+  // The daemon's workers that may load for the feed at once; UINT32_MAX: not only workers do.
+  virtual uint32_t max_workers(const FeedShare& /*share*/) const { return UINT32_MAX; }
   // A queue's batch was lent to a member, which can take it from now on. Called under the feed's lock. Calls
   // nothing of the feed.
   virtual void OnLent(uint64_t /*epoch*/, uint64_t /*batch_index*/) {}

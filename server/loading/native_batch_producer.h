@@ -34,7 +34,7 @@ class NativeBatchProducer final : public BatchProducer {
   ~NativeBatchProducer() override;
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
-  uint32_t busy_with(const FeedShare& share) const override {
+  uint32_t max_workers(const FeedShare& share) const override {
     return remote_ ? UINT32_MAX : std::min(workers_.threads(), share.MaxWorkers());
   }
   void Cancel() override;

@@ -31,28 +31,10 @@ std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message,
   return {};
 }
 
-Status Send(int fd, LifelineFrame& frame, std::span<const int> fds) {
-  iovec data{&frame, sizeof frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kLifelineFdsResident)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    PF_CHECK(fds.size() <= kLifelineFdsResident, "a session has at most five descriptors");
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
-  }
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent != static_cast<ssize_t>(sizeof frame)) return ErrnoStatus("send a frame to a client", errno);
-  return OkStatus();
+Status Send(int fd, const LifelineFrame& frame, std::span<const int> fds) {
+  PF_CHECK(fds.size() <= kLifelineFdsResident, "a session has at most five descriptors");
+  const int error = SendSocketMessage(fd, std::as_bytes(std::span(&frame, 1)), fds);
+  return error == 0 ? OkStatus() : ErrnoStatus("send a frame to a client", error);
 }
 
 LifelineFrame FrameOf(LifelineKind kind) {

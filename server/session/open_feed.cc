@@ -10,7 +10,6 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/quote.h"
-#include "common/os/host_limits.h"
 #include "common/spec/names.h"
 #include "server/dataset/selected_fields.h"
 #include "server/loading/gpu_decode_program.h"
@@ -193,8 +192,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   const std::shared_ptr<const Dataset> opened = dataset;
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const uint32_t beside_decoders =
-      WorkersBesideDecoders(parts_.workers.threads(), UsableCpus(AffinityCpus()));
+  const uint32_t beside_decoders = WorkersBesideDecoders(parts_.workers.threads(), parts_.cpus);
   ASSIGN_OR_RETURN(DecodeChoice decode,
                    ChooseDecode(spec, *dataset, WhyNoDecoder(arguments), beside_decoders));
   spec.decode = decode.decode;

@@ -63,6 +63,7 @@ class FeedOpener {
     FeedTable& feeds;
     SessionTable& sessions;
     uint32_t default_slots;
+    uint32_t cpus;          // that the daemon may use
     DeviceArenas* devices;  // null: the daemon has no GPU
     Tracer& tracer;
     DecodedCache* cache = nullptr;  // null: the daemon has none

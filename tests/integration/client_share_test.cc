@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Members of a broadcast on one GPU: one decodes, and the others fetch its batches.
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "common/os/start_thread.h"
@@ -17,10 +18,12 @@ class ClientShareTest : public ClientDecodeTest {
     std::shared_ptr<CpuDecodeEngine> engine;
     std::unique_ptr<Feed> feed;
   };
-  Member Join(const std::string& more, const std::string& gpu = "GPU-of-the-test") {
+  Member Join(const std::string& more, const std::string& gpu = "GPU-of-the-test",
+              const std::optional<Cursor>& cursor = std::nullopt) {
     const auto engine = std::make_shared<CpuDecodeEngine>();
     FeedOptions options = Options(more + kGroup + kGpu, engine);
     options.session.request.gpu_uuid = gpu;
+    if (cursor) options.session.request.cursor = cursor;
     Result<std::unique_ptr<Feed>> feed = Feed::Open(options);
     EXPECT_OK(feed);
     return {engine, feed.ok() ? *std::move(feed) : nullptr};
@@ -178,19 +181,12 @@ TEST_F(ClientShareTest, MemberWithALaterCursorIsNotWaitedForBefore) {
   ASSERT_TRUE(cpu);
   Member first = Join(R"(, "group_size": 2, "slots": 3)");
   ASSERT_TRUE(first.feed);
-  FeedOptions options = Options(std::string(R"(, "group_size": 2, "slots": 3)") + kGroup + kGpu,
-                                std::make_shared<CpuDecodeEngine>());
-  options.session.request.cursor = first.feed->cursor();
-  options.session.request.cursor->epoch = 2;
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Feed> later, Feed::Open(options));
+  Cursor third_epoch = first.feed->cursor();
+  third_epoch.epoch = 2;
+  Member later = Join(R"(, "group_size": 2, "slots": 3)", "GPU-of-the-test", third_epoch);
+  ASSERT_TRUE(later.feed);
   ExpectBatches({&first}, *cpu, 16);  // two epochs
-  for (int i = 0; i < 6; ++i) {
-    ASSERT_OK_AND_ASSIGN(const Tensors expected, Next(*cpu));
-    ASSERT_OK_AND_ASSIGN(const Tensors a, Next(*first.feed));
-    ASSERT_OK_AND_ASSIGN(const Tensors b, Next(*later));
-    ASSERT_EQ(a, expected);
-    ASSERT_EQ(b, expected);
-  }
+  ExpectBatches({&first, &later}, *cpu, 6);
 }
 
 }  // namespace

@@ -32,13 +32,7 @@ Status CopyStream::Open() {
   const std::string what = "create the copy stream of GPU " + device_->uuid();
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
-  int least = 0;
-  int greatest = 0;
-  RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
-  CUstream stream = nullptr;
-  RETURN_IF_ERROR(
-      CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest), what));
-  stream_.reset({device_.get(), stream});
+  ASSIGN_OR_RETURN(stream_, CreateUrgentStream(*device_, what));
   for (size_t i = 0; i < kMaxInFlight; ++i) {
     CUevent event = nullptr;
     RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));

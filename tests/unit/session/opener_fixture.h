@@ -23,6 +23,7 @@ class OpenerTest : public FeedTest {
             .feeds = table_,
             .sessions = sessions_,
             .default_slots = 4,
+            .cpus = 2,
             .devices = devices,
             .tracer = tracer_,
             .residents = residents};
