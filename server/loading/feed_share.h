@@ -33,6 +33,7 @@ struct FeedShare {
     std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes, the latest counting most
     // Threads of the pool that load for it right now. Written under the pool's lock.
     std::atomic<uint32_t> running{0};
+    std::atomic<uint32_t> finishing{0};  // of these, those that call a task's Done, and then look for more
 
     // Sets batch_ns. `batches`: published so far. One thread at a time.
     void CountBatches(uint64_t batches) {

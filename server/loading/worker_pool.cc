@@ -88,8 +88,11 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
   const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
   uint32_t more = std::min(chunks, MoreThreads(*task->share_));
   // Threads that are on their way take what a limited feed has, or wake another one: see Loop.
-  if (IsLimit(task->share_->MaxWorkers())) more -= std::min(more, waking_);
-  task->unfinished_ = task->samples_;
+  if (IsLimit(task->share_->MaxWorkers())) {
+    const uint32_t finishing = task->share_->In(kind_).finishing.load(std::memory_order_relaxed);
+    more -= std::min(more, waking_ + finishing);
+  }
+  task->unfinished_.store(task->samples_, std::memory_order_relaxed);
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
@@ -99,8 +102,8 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
 
 void WorkerPool::Wake(uint32_t at_most) {
   for (; at_most > 0 && !sleeping_.empty(); --at_most) {
-    sleeping_.front()->NotifyOne();
-    sleeping_.pop_front();
+    sleeping_.back()->NotifyOne();
+    sleeping_.pop_back();
     ++waking_;
   }
 }
@@ -136,7 +139,7 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   if (end == task->samples_) tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(best));
   if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
   task->share_->In(kind_).running.fetch_add(1, std::memory_order_relaxed);
-  return {std::move(task), begin, end};
+  return {task, task->share_.share(), begin, end};
 }
 
 uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
@@ -156,25 +159,18 @@ bool WorkerPool::HasClaimable() const {
   return false;
 }
 
-bool WorkerPool::Finish(const Chunk& chunk) {
-  FillTask& task = *chunk.task;
-  bool last = false;
-  bool was_limited = false;
-  {
-    MutexLock lock(mutex_);
-    task.unfinished_ -= chunk.end - chunk.begin;
-    last = task.unfinished_ == 0;
-    if (chunk.idle) --idling_;
-    was_limited = IsLimit(task.share_->MaxWorkers());
-    task.share_->In(kind_).running.fetch_sub(1, std::memory_order_relaxed);
-    if (max_per_user_ < thread_count_) {
-      const auto working = working_.find(task.share_->owner);
-      was_limited = was_limited || working->second == max_per_user_;
-      if (--working->second == 0) working_.erase(working);
-    }
+bool WorkerPool::Leave(const Chunk& chunk) {
+  FeedShare::PoolShare& in_pool = chunk.share->In(kind_);
+  in_pool.running.fetch_sub(1, std::memory_order_relaxed);
+  if (chunk.finished_task) in_pool.finishing.fetch_sub(1, std::memory_order_relaxed);
+  if (chunk.idle) --idling_;
+  bool was_limited = IsLimit(chunk.share->MaxWorkers());
+  if (max_per_user_ < thread_count_) {
+    const auto working = working_.find(chunk.share->owner);
+    was_limited = was_limited || working->second == max_per_user_;
+    if (--working->second == 0) working_.erase(working);
   }
-  if (last) task.Done();
-  return was_limited;
+  return was_limited || chunk.finished_task;
 }
 
 WorkerPool::Durations WorkerPool::durations() const {
@@ -211,10 +207,11 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   CondVar work;
+  Chunk chunk;
   for (bool may_pass_on = false;;) {
-    Chunk chunk;
     {
       MutexLock lock(mutex_);
+      if (chunk.share != nullptr) may_pass_on = Leave(chunk);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
         sleeping_.push_back(&work);
         work.Wait(mutex_);
@@ -226,17 +223,23 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
       if (may_pass_on && waking_ == 0 && HasClaimable()) Wake(1);
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
-    FeedShare& share = *chunk.task->share_;
-    FeedShare::PoolShare& in_pool = share.In(kind_);
+    FillTask& task = *chunk.task;
+    FeedShare::PoolShare& in_pool = chunk.share->In(kind_);
     const Clock::time_point start = Clock::now();
-    began_[index].feed.store(share.feed, std::memory_order_relaxed);
+    began_[index].feed.store(chunk.share->feed, std::memory_order_relaxed);
     began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
-    chunk.task->Run(chunk.begin, chunk.end, scratch);
+    task.Run(chunk.begin, chunk.end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
-    may_pass_on = Finish(chunk);
+    const uint32_t samples = chunk.end - chunk.begin;
+    chunk.finished_task = task.unfinished_.fetch_sub(samples, std::memory_order_acq_rel) == samples;
+    if (chunk.finished_task) {
+      in_pool.finishing.fetch_add(1, std::memory_order_relaxed);
+      task.Done();
+    }
+    chunk.task.reset();
     began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,8 +41,8 @@ class FillTask {
   const uint32_t samples_;        // >= 1
   const uint32_t chunk_samples_;  // samples claimed at once, >= 1
   const uint64_t order_;
-  uint32_t claimed_ = 0;     // guarded by the pool's mutex
-  uint32_t unfinished_ = 0;  // guarded by the pool's mutex
+  uint32_t claimed_ = 0;  // guarded by the pool's mutex
+  std::atomic<uint32_t> unfinished_{0};
 };
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
@@ -117,9 +116,11 @@ class WorkerPool {
   // Samples [begin, end) of a task; null: of none.
   struct Chunk {
     std::shared_ptr<FillTask> task;
+    std::shared_ptr<FeedShare> share;  // the task's
     uint32_t begin = 0;
     uint32_t end = 0;
     bool idle = false;
+    bool finished_task = false;  // it was the last one to end
   };
 
   void Loop(uint32_t index, SampleScratch& scratch);
@@ -134,8 +135,9 @@ class WorkerPool {
   bool IsLimit(uint32_t max_workers) const {
     return kind_ == PoolKind::kWorkers && max_workers < thread_count_;
   }
-  // Returns whether a limit may have kept other threads from the feed's or the user's tasks until now.
-  bool Finish(const Chunk& chunk) PF_EXCLUDES(mutex_);
+  // After the chunk, and Done if it was the last one. Returns whether other threads may have been kept from
+  // tasks until now, by a limit or because this one was to come.
+  bool Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
   bool HasClaimable() const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;
@@ -146,8 +148,9 @@ class WorkerPool {
   std::atomic<uint64_t> progress_{0};
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;
-  // Of threads without work. Each has a condition of its own, so that it is known which was woken.
-  std::deque<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
+  // Of threads without work. Each has a condition of its own, so that it is known which was woken: the one
+  // that fell asleep last, whose processor's caches are warm.
+  std::vector<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
   uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;  // threads that were woken and have yet to come
   Tasks open_ PF_GUARDED_BY(mutex_);
   Tasks idle_ PF_GUARDED_BY(mutex_);

@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant("I1", "a dead client's memory is freed although its work may go on", "server/memory/gpu/device_memory_quarantine.cc",
            "return std::none_of(entry.clients", "return true || std::none_of(entry.clients", "gpu_test", "*StaysWhileAForkedChildHasTheGpu"),
     Mutant("I2", "a batch is done before its last chunk is", "server/loading/worker_pool.cc",
-           "last = task.unfinished_ == 0;", "last = task.unfinished_ + (chunk.end - chunk.begin) == task.samples_;", "loading_test",
+           "std::memory_order_acq_rel) == samples;", "std::memory_order_acq_rel) == task.samples_;", "loading_test",
            "*RunsEverySampleOnceAndThenDoneOnce"),
     Mutant("I2", "the count is raised before the descriptor is written", "server/memory/control_pages.cc",
            "  entry = descriptor;\n", "  entry.flags = descriptor.flags;\n", "memory_test", "*PublishedDescriptorsArriveInOrder"),

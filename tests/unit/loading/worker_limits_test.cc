@@ -2,6 +2,7 @@
 // How many of a pool's threads a feed or a user may have.
 #include <array>
 #include <atomic>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <thread>
@@ -92,6 +93,27 @@ TEST(WorkerLimitsTest, TasksOfLimitedFeedsAreNotForgotten) {
         [&] { done.count_down(); }));
     if (i % 64 == 0) std::this_thread::yield();
   }
+  done.wait();
+  pool.Stop();
+}
+
+// The thread that ends a batch takes the next one of its feed, so that wakes nobody; another one beside it
+// does.
+TEST(WorkerLimitsTest, TasksThatComeWithAnEndAreNotForgotten) {
+  WorkerPool pool(6);
+  const auto share = std::make_shared<FeedShare>(0, 1, 2);
+  constexpr uint32_t kTasks = 20'000;
+  std::atomic<uint32_t> submitted{0};
+  std::latch done(kTasks);
+  std::function<void()> submit = [&] {
+    if (submitted.fetch_add(1) >= kTasks) return;
+    pool.Submit(std::make_shared<CountingTask>(share, 1, 1, nullptr, [&] {
+      for (uint32_t i = 0; i < 2; ++i) submit();
+      done.count_down();
+    }));
+  };
+  submit();
+  pool.Start();
   done.wait();
   pool.Stop();
 }
