@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel behind the JPEG engines. In: the pixels of files. Out: the feed's uint8 pixels: crop, resize,
 // flip. A block makes one tile of one image: it resizes strips of source rows to the tile's columns in shared
-// memory, rounded to 8 bits like the daemon, and adds up each output from them.
+// memory, rounded to 8 bits like the daemon, and adds up each output from them. A warp has a row at a time.
 #pragma once
 
 #include "client/kernels/resize_axis.cuh"
@@ -9,97 +9,153 @@
 
 namespace pinfeed {
 
-constexpr int32_t kStripRows = 32;
-constexpr int32_t kTileRowsPerThread = kDecodeTileWidth * kDecodeTileHeight / kDecodeThreads;
-constexpr int32_t kRowsAtOnce = kDecodeThreads / kDecodeTileWidth;  // a warp has a row
-constexpr int32_t kStripRowsPerThread = kStripRows / kRowsAtOnce;
+constexpr int32_t kWarpRows = kDecodeThreads / kDecodeTileWidth;  // that a block works on at once
+constexpr int32_t kStripRows = 48;                                // what most photographs need for a tile
+constexpr int32_t kTableTaps = 16;  // an axis with more computes the weights of the others each time
 
-__device__ inline int32_t Rounded(float value) {
-  return ClampByte(__float2int_rd(value + 0.5f));
-}
+struct TileMemory {
+  Taps columns[kDecodeTileWidth];
+  Taps rows[kDecodeTileHeight];
+  float column_weights[kTableTaps][kDecodeTileWidth];
+  float row_weights[kTableTaps][kDecodeTileHeight];
+  float4 strip[kStripRows][kDecodeTileWidth];        // red, green, blue; whole numbers
+  float4 sums[kDecodeTileHeight][kDecodeTileWidth];  // of outputs that go on in the next strip
+};
 
 __device__ inline void WritePixel(const DecodeImages& work, const DecodedImage& image, int32_t x, int32_t y,
-                                  int32_t r, int32_t g, int32_t b) {
+                                  uint8_t r, uint8_t g, uint8_t b) {
   const uint32_t row = image.upside_down != 0 ? work.height - 1 - y : y;
   uint8_t* const out = image.out + (uint64_t(row) * work.width + x) * work.channels;
-  out[0] = uint8_t(r);
+  out[0] = r;
   if (work.channels == 1) return;
-  out[1] = uint8_t(g);
-  out[2] = uint8_t(b);
+  out[1] = g;
+  out[2] = b;
 }
 
+// Weighted colours, from the half that rounding adds on.
+struct Sums {
+  float r = 0.5f, g = 0.5f, b = 0.5f;
+
+  __device__ void Add(float weight, float red, float green, float blue) {
+    r += weight * red;
+    g += weight * green;
+    b += weight * blue;
+  }
+};
+
+// Returns 2^23 plus the byte that the sum is rounded to, so these are its last bits.
 template <uint32_t kInterpolation>
-__device__ void MakeTile(const DecodeImages& work, const DecodedImage& image, int32_t left, int32_t top) {
-  __shared__ Taps columns[kDecodeTileWidth];
-  __shared__ Taps rows[kDecodeTileHeight];
-  __shared__ uchar4 strip[kStripRows][kDecodeTileWidth];
+__device__ inline float Rounded(float sum) {
+  // Weights below 0 lead out of the range of a byte.
+  if (HasNegativeWeights(kInterpolation)) sum = fminf(fmaxf(sum, 0.0f), 255.0f);
+  return __fadd_rd(sum, 8388608.0f);
+}
+
+// Calls add(weight) for the taps [begin, end). `table` has the weights of the first kTableTaps.
+template <uint32_t kInterpolation, typename Add>
+__device__ inline void ForTaps(const Taps& taps, const float* table, int32_t stride, int32_t begin,
+                               int32_t end, const Add& add) {
+  int32_t k = begin;
+#pragma unroll 1
+  for (const int32_t in_table = min(end, kTableTaps); k < in_table; ++k) add(table[k * stride]);
+#pragma unroll 1
+  for (; k < end; ++k) add(Weight<kInterpolation>(taps, k));
+}
+
+// Resizes kRows rows of the strip to this thread's column: `row`, and every kWarpRows behind it. `from`: the
+// first tap's pixel in the first one. A weight serves all rows, whose loads do not wait for each other.
+template <uint32_t kInterpolation, bool kGray, int32_t kRows>
+__device__ inline void ResizeRows(TileMemory& tile, const uint8_t* from, uint32_t pitch, int32_t row,
+                                  int32_t column) {
+  const uint8_t* at[kRows];
+  Sums sums[kRows];
+#pragma unroll
+  for (int32_t i = 0; i < kRows; ++i) at[i] = from + uint64_t(row + i * kWarpRows) * pitch;
+  const Taps& taps = tile.columns[column];
+  ForTaps<kInterpolation>(taps, &tile.column_weights[0][column], kDecodeTileWidth, 0, taps.count,
+                          [&](float weight) {
+#pragma unroll
+                            for (int32_t i = 0; i < kRows; ++i) {
+                              const Rgb pixel = ColourOf<kGray>(at[i]);
+                              sums[i].Add(weight, pixel.r, pixel.g, pixel.b);
+                              at[i] += 3;
+                            }
+                          });
+#pragma unroll
+  for (int32_t i = 0; i < kRows; ++i)
+    tile.strip[row + i * kWarpRows][column] = make_float4(Rounded<kInterpolation>(sums[i].r) - 8388608.0f,
+                                                          Rounded<kInterpolation>(sums[i].g) - 8388608.0f,
+                                                          Rounded<kInterpolation>(sums[i].b) - 8388608.0f, 0);
+}
+
+template <uint32_t kInterpolation, bool kGray>
+__device__ void MakeTile(const DecodeImages& work, const DecodedImage& image, TileMemory& tile, int32_t left,
+                         int32_t top) {
   const int32_t width = min(kDecodeTileWidth, work.width - left);
   const int32_t height = min(kDecodeTileHeight, work.height - top);
-  const int32_t thread = threadIdx.x;
-  if (thread < width) columns[thread] = TapsOf<kInterpolation>(image.x, image.x.out + left + thread);
-  const int32_t of_row = thread - int32_t(kDecodeTileWidth);
-  if (of_row >= 0 && of_row < height)
-    rows[of_row] = TapsOf<kInterpolation>(image.y, image.y.out + top + of_row);
+  const int32_t column = threadIdx.x % kDecodeTileWidth;
+  const int32_t warp = threadIdx.x / kDecodeTileWidth;
+  if (warp == 0 && column < width)
+    tile.columns[column] = TapsOf<kInterpolation>(image.x, image.x.out + left + column);
+  if (warp == 1 && column < height)
+    tile.rows[column] = TapsOf<kInterpolation>(image.y, image.y.out + top + column);
+  __syncthreads();
+  for (int32_t k = warp; k < kTableTaps; k += kWarpRows) {
+    if (column < width) tile.column_weights[k][column] = Weight<kInterpolation>(tile.columns[column], k);
+    if (column < height) tile.row_weights[k][column] = Weight<kInterpolation>(tile.rows[column], k);
+  }
   __syncthreads();
 
   // The rows of the region that the tile needs.
-  const int32_t begin = rows[0].first;
-  const int32_t end = rows[height - 1].first + rows[height - 1].count;
-  const int32_t column = thread % kDecodeTileWidth;
-  const int32_t first_row = thread / kDecodeTileWidth;
-  float sums[kTileRowsPerThread][3] = {};
+  const int32_t begin = tile.rows[0].first;
+  const int32_t end = tile.rows[height - 1].first + tile.rows[height - 1].count;
   for (int32_t strip_begin = begin; strip_begin < end; strip_begin += kStripRows) {
     const int32_t strip_rows = min(kStripRows, end - strip_begin);
     if (column < width) {
-      // A weight serves all rows of the thread, whose loads do not wait for each other.
-      const Taps taps = columns[column];
-      const uint8_t* at[kStripRowsPerThread];
-      float across[kStripRowsPerThread][3] = {};
-#pragma unroll
-      for (int32_t i = 0; i < kStripRowsPerThread; ++i) {
-        const int32_t row = min(first_row + i * kRowsAtOnce, strip_rows - 1);
-        at[i] = AddressOf(image, image.x.first + taps.first, image.y.first + strip_begin + row);
+      const uint8_t* const from =
+          AddressOf(image, image.x.first + tile.columns[column].first, image.y.first + strip_begin);
+      int32_t row = warp;
+      for (; row + 3 * kWarpRows < strip_rows; row += 4 * kWarpRows)
+        ResizeRows<kInterpolation, kGray, 4>(tile, from, image.pitch, row, column);
+      if (row + kWarpRows < strip_rows) {
+        ResizeRows<kInterpolation, kGray, 2>(tile, from, image.pitch, row, column);
+        row += 2 * kWarpRows;
       }
-      for (int32_t k = 0; k < taps.count; ++k) {
-        const float weight = Weight<kInterpolation>(taps, k);
-#pragma unroll
-        for (int32_t i = 0; i < kStripRowsPerThread; ++i) {
-          const Rgb pixel = ColourOf(image, at[i] + 3 * k);
-          across[i][0] += weight * pixel.r;
-          across[i][1] += weight * pixel.g;
-          across[i][2] += weight * pixel.b;
-        }
-      }
-#pragma unroll
-      for (int32_t i = 0; i < kStripRowsPerThread; ++i)
-        strip[first_row + i * kRowsAtOnce][column] =
-            make_uchar4(Rounded(across[i][0]), Rounded(across[i][1]), Rounded(across[i][2]), 0);
+      if (row < strip_rows) ResizeRows<kInterpolation, kGray, 1>(tile, from, image.pitch, row, column);
     }
     __syncthreads();
-#pragma unroll
-    for (int32_t i = 0; i < kTileRowsPerThread; ++i) {
-      const int32_t y = first_row + i * kRowsAtOnce;
-      if (column >= width || y >= height) continue;
-      const Taps taps = rows[y];
-      const int32_t from = max(taps.first, strip_begin);
-      const int32_t to = min(taps.first + taps.count, strip_begin + strip_rows);
-      for (int32_t row = from; row < to; ++row) {
-        const float weight = Weight<kInterpolation>(taps, row - taps.first);
-        const uchar4 pixel = strip[row - strip_begin][column];
-        sums[i][0] += weight * pixel.x;
-        sums[i][1] += weight * pixel.y;
-        sums[i][2] += weight * pixel.z;
-      }
+#pragma unroll 1
+    for (int32_t y = warp; y < height && column < width; y += kWarpRows) {
+      const Taps& taps = tile.rows[y];
+      const int32_t before = strip_begin - taps.first;  // taps that lie before the strip
+      const int32_t so_far = min(taps.count, before + strip_rows);
+      if (before >= taps.count || so_far <= 0) continue;
+      Sums sums;
+      if (before > 0) sums = {tile.sums[y][column].x, tile.sums[y][column].y, tile.sums[y][column].z};
+      const float4* pixel = &tile.strip[max(-before, 0)][column];
+      ForTaps<kInterpolation>(taps, &tile.row_weights[0][y], kDecodeTileHeight, max(before, 0), so_far,
+                              [&](float weight) {
+                                sums.Add(weight, pixel->x, pixel->y, pixel->z);
+                                pixel += kDecodeTileWidth;
+                              });
+      if (so_far < taps.count)
+        tile.sums[y][column] = make_float4(sums.r, sums.g, sums.b, 0);
+      else
+        WritePixel(work, image, left + column, top + y, __float_as_uint(Rounded<kInterpolation>(sums.r)),
+                   __float_as_uint(Rounded<kInterpolation>(sums.g)),
+                   __float_as_uint(Rounded<kInterpolation>(sums.b)));
     }
     __syncthreads();
   }
-#pragma unroll
-  for (int32_t i = 0; i < kTileRowsPerThread; ++i) {
-    const int32_t y = first_row + i * kRowsAtOnce;
-    if (column < width && y < height)
-      WritePixel(work, image, left + column, top + y, Rounded(sums[i][0]), Rounded(sums[i][1]),
-                 Rounded(sums[i][2]));
-  }
+}
+
+template <uint32_t kInterpolation>
+__device__ inline void MakeTile(const DecodeImages& work, const DecodedImage& image, TileMemory& tile,
+                                int32_t left, int32_t top) {
+  if (image.grayscale != 0)
+    MakeTile<kInterpolation, true>(work, image, tile, left, top);
+  else
+    MakeTile<kInterpolation, false>(work, image, tile, left, top);
 }
 
 __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& image, int32_t left,
@@ -111,21 +167,14 @@ __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& 
   }
 }
 
-// Whether the 8 bytes of a row from `begin` on, as far as they lie before `end`, still hold the poison.
-__device__ inline bool IsPoisoned(const uint8_t* row, int32_t begin, int32_t end, uint64_t poison) {
-  bool same = true;
-  for (int32_t i = begin; i < min(begin + 8, end); ++i)
-    same = same && row[i] == uint8_t(poison >> (i % 8 * 8));
-  return same;
-}
-
-// Looks at two places of each row of blocks in the region: at its end, and at one that differs from row to
-// row. The engine decodes blocks in order, so that an image which it has left early has no last blocks.
-__device__ inline void CheckWritten(const DecodeImages& work) {
+// Calls visit(bytes, begin, end) for the block's image and this thread's share of its places, of up to 8
+// bytes each: two in each row of blocks in the region, one at its end, and one that differs from row to row.
+// The engine decodes blocks in order, so that an image which it has left early has no last blocks.
+template <typename Visit>
+__device__ inline void ForPlaces(const DecodeImages& work, const Visit& visit) {
   constexpr int32_t kBlock = 8;
   const DecodedImage& image = work.images[blockIdx.x];
   if (image.pixels == nullptr) return;
-  bool poisoned = false;
   const int32_t begin = 3 * image.x.first;
   const int32_t end = begin + 3 * image.x.region;
   const int32_t last = max(end - kBlock, begin);
@@ -134,15 +183,34 @@ __device__ inline void CheckWritten(const DecodeImages& work) {
   for (int32_t i = top / kBlock + threadIdx.x; i <= bottom / kBlock; i += kDecodeThreads) {
     const int32_t y = i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1));
     const uint8_t* const row = AddressOf(image, 0, min(max(y, top), bottom));
-    const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last - begin + 1));
-    poisoned |= IsPoisoned(row, begin + somewhere, end, work.poison);
-    poisoned |= IsPoisoned(row, last, end, work.poison);
+    const int32_t somewhere =
+        begin + int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last - begin + 1));
+    visit(row, somewhere, min(somewhere + kBlock, end));
+    visit(row, last, end);
   }
-  if (poisoned) work.unwritten[blockIdx.x] = 1;
+}
+
+__device__ inline uint8_t PoisonAt(const DecodeImages& work, int32_t byte) {
+  return uint8_t(work.poison >> (byte % 8 * 8));
+}
+
+__device__ inline void Poison(const DecodeImages& work) {
+  ForPlaces(work, [&](const uint8_t* row, int32_t begin, int32_t end) {
+    for (int32_t i = begin; i < end; ++i) const_cast<uint8_t*>(row)[i] = PoisonAt(work, i);
+  });
+}
+
+__device__ inline void CheckWritten(const DecodeImages& work) {
+  ForPlaces(work, [&](const uint8_t* row, int32_t begin, int32_t end) {
+    bool same = true;
+    for (int32_t i = begin; i < end; ++i) same = same && row[i] == PoisonAt(work, i);
+    if (same) work.unwritten[blockIdx.x] = 1;
+  });
 }
 
 __device__ inline void Decode(const DecodeImages& work) {
   __shared__ DecodedImage image;
+  __shared__ TileMemory tile;
   static_assert(sizeof(DecodedImage) / 4 <= kDecodeThreads, "one word a thread");
   if (threadIdx.x < sizeof image / 4)
     reinterpret_cast<uint32_t*>(&image)[threadIdx.x] =
@@ -154,13 +222,13 @@ __device__ inline void Decode(const DecodeImages& work) {
   if (image.pixels == nullptr) {
     WriteZeros(work, image, left, top);
   } else if (image.interpolation == kInterpolateNearest) {
-    MakeTile<kInterpolateNearest>(work, image, left, top);
+    MakeTile<kInterpolateNearest>(work, image, tile, left, top);
   } else if (image.interpolation == kInterpolateBilinear) {
-    MakeTile<kInterpolateBilinear>(work, image, left, top);
+    MakeTile<kInterpolateBilinear>(work, image, tile, left, top);
   } else if (image.interpolation == kInterpolateBicubic) {
-    MakeTile<kInterpolateBicubic>(work, image, left, top);
+    MakeTile<kInterpolateBicubic>(work, image, tile, left, top);
   } else {
-    MakeTile<kInterpolateLanczos>(work, image, left, top);
+    MakeTile<kInterpolateLanczos>(work, image, tile, left, top);
   }
 }
 
@@ -177,9 +245,6 @@ extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads, 4)
 }
 
 extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads, 4)
-    FillWords(const __grid_constant__ pinfeed::FillWords work) {
-  ulonglong2* const out = reinterpret_cast<ulonglong2*>(work.out);
-  for (uint64_t i = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x; i < work.words / 2;
-       i += uint64_t(gridDim.x) * blockDim.x)
-    out[i] = make_ulonglong2(work.value, work.value);
+    PoisonPixels(const __grid_constant__ pinfeed::DecodeImages work) {
+  pinfeed::Poison(work);
 }

@@ -46,23 +46,16 @@ struct DecodeImages {
   uint32_t channels;  // 3, or 1: the luma
 };
 
-// Fills memory, so that it can be told whether somebody wrote to it.
-struct FillWords {
-  uint64_t* out;   // 16-byte aligned
-  uint64_t words;  // even
-  uint64_t value;
-};
-
 // All have blocks of kDecodeThreads. A block of the first makes one tile of one image: blockIdx.y is the
 // image, blockIdx.x the tile.
 inline constexpr unsigned kDecodeThreads = 256;
 inline constexpr uint32_t kDecodeTileWidth = 32;
 inline constexpr uint32_t kDecodeTileHeight = 32;
 inline constexpr const char* kDecodeKernel = "DecodeImages";
-// With DecodeImages: sets `unwritten` of each image to 1 if a part of its region still holds `poison`. One
-// block an image. Runs before the other kernel, so that what it has seen, the other sees too.
+// With DecodeImages, one block an image, before the engines: puts `poison` into some places of its region.
+inline constexpr const char* kPoisonKernel = "PoisonPixels";
+// The same, behind the engines: sets `unwritten` of each image to 1 if one of these places still has it. Runs
+// before the first kernel, so that what it has seen, that sees too.
 inline constexpr const char* kCheckKernel = "CheckPixels";
-// Any grid.
-inline constexpr const char* kFillKernel = "FillWords";
 
 }  // namespace pinfeed

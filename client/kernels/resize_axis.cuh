@@ -38,6 +38,10 @@ __device__ constexpr double Reach(uint32_t interpolation) {
   return interpolation == kInterpolateBilinear ? 1 : interpolation == kInterpolateBicubic ? 2 : 3;
 }
 
+__device__ constexpr bool HasNegativeWeights(uint32_t interpolation) {
+  return interpolation == kInterpolateBicubic || interpolation == kInterpolateLanczos;
+}
+
 // The source pixel of output i. Adds up the scale from the first output's centre, like the daemon, so that
 // both round alike.
 __device__ inline int32_t NearestTo(const ImageAxis& axis, int32_t i) {

@@ -10,17 +10,15 @@ struct Rgb {
   int32_t r, g, b;
 };
 
-__device__ inline int32_t ClampByte(int32_t value) {
-  return min(max(value, 0), 255);
-}
-
 // Where the pixel (x, y) of the image lies.
 __device__ inline const uint8_t* AddressOf(const DecodedImage& image, int32_t x, int32_t y) {
   return image.pixels + uint64_t(y) * image.pitch + 3 * x;
 }
 
-__device__ inline Rgb ColourOf(const DecodedImage& image, const uint8_t* at) {
-  if (image.grayscale == 0) return {at[0], at[1], at[2]};
+// `kGray`: DecodedImage::grayscale.
+template <bool kGray>
+__device__ inline Rgb ColourOf(const uint8_t* at) {
+  if (!kGray) return {at[0], at[1], at[2]};
   // Pillow's conversion to "L".
   const int32_t grey = (at[0] * 19595 + at[1] * 38470 + at[2] * 7471 + (1 << 15)) >> 16;
   return {grey, grey, grey};

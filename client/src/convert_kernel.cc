@@ -46,7 +46,7 @@ Status ConvertKernel::Load() {
   CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
   const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel,
-                               kDecodeKernel,   kCheckKernel,    kFillKernel,     kSamplesKernel1,
+                               kDecodeKernel,   kCheckKernel,    kPoisonKernel,   kSamplesKernel1,
                                kSamplesKernel2, kSamplesKernel4};
   for (size_t i = 0; i < std::size(names); ++i)
     RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
@@ -93,29 +93,24 @@ Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CU
                     "launch pinfeed's kernel for resident samples on GPU " + device_->uuid());
 }
 
-Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {
-  if (work.count == 0) return OkStatus();
-  const uint32_t tiles = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth *
-                         ((work.height + kDecodeTileHeight - 1) / kDecodeTileHeight);
-  const std::string what = "launch pinfeed's kernels for decoded images on GPU " + device_->uuid();
-  const CudaDriver& driver = device_->driver();
-  void* parameters[] = {const_cast<DecodeImages*>(&work)};  // the driver copies it
-  if (work.poison != 0)
-    RETURN_IF_ERROR(CudaStatus(driver.cuLaunchKernel(functions_[5], work.count, 1, 1, kDecodeThreads, 1, 1, 0,
-                                                     stream, parameters, nullptr),
-                               what));
-  return CudaStatus(driver.cuLaunchKernel(functions_[4], tiles, work.count, 1, kDecodeThreads, 1, 1, 0,
-                                          stream, parameters, nullptr),
-                    what);
+Status ConvertKernel::Poison(const DecodeImages& work, CUstream stream) const {
+  return LaunchOn(functions_[6], work.count, 1, work, stream);
 }
 
-Status ConvertKernel::Launch(const FillWords& work, CUstream stream) const {
-  if (work.words == 0) return OkStatus();
-  const uint64_t blocks = std::min((work.words / 2 + kDecodeThreads - 1) / kDecodeThreads, max_blocks_);
-  void* parameters[] = {const_cast<FillWords*>(&work)};  // the driver copies it
-  return CudaStatus(device_->driver().cuLaunchKernel(functions_[6], static_cast<unsigned>(blocks), 1, 1,
-                                                     kDecodeThreads, 1, 1, 0, stream, parameters, nullptr),
-                    "launch pinfeed's kernel that fills memory on GPU " + device_->uuid());
+Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {
+  if (work.poison != 0) RETURN_IF_ERROR(LaunchOn(functions_[5], work.count, 1, work, stream));
+  const uint32_t tiles = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth *
+                         ((work.height + kDecodeTileHeight - 1) / kDecodeTileHeight);
+  return LaunchOn(functions_[4], tiles, work.count, work, stream);
+}
+
+Status ConvertKernel::LaunchOn(CUfunction function, unsigned across, unsigned down, const DecodeImages& work,
+                               CUstream stream) const {
+  if (work.count == 0) return OkStatus();
+  void* parameters[] = {const_cast<DecodeImages*>(&work)};  // the driver copies it
+  return CudaStatus(device_->driver().cuLaunchKernel(function, across, down, 1, kDecodeThreads, 1, 1, 0,
+                                                     stream, parameters, nullptr),
+                    "launch pinfeed's kernels for decoded images on GPU " + device_->uuid());
 }
 
 }  // namespace pinfeed

@@ -13,9 +13,9 @@
 
 namespace pinfeed {
 
-// Purpose: launches the kernels that ConvertImage, GatherRows, GatherSamples, DecodeImages and FillWords
-// describe. Owns: a share of the device. The loaded module stays for the life of the process, because kernels
-// may still be queued when the last feed is closed. Threads: any.
+// Purpose: launches the kernels that ConvertImage, GatherRows, GatherSamples, and DecodeImages describe.
+// Owns: a share of the device. The loaded module stays for the life of the process, because kernels may still
+// be queued when the last feed is closed. Threads: any.
 class ConvertKernel {
  public:
   // Returns the kernel of a GPU. Loads it at the first call for that GPU; later calls share it.
@@ -26,17 +26,21 @@ class ConvertKernel {
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
   Status Launch(const GatherRows& work, CUstream stream) const;
   Status Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const;
+  // Puts work.poison into the pixels' places.
+  Status Poison(const DecodeImages& work, CUstream stream) const;
   // Checks that the pixels were written, unless work.poison is 0, then makes the images.
   Status Launch(const DecodeImages& work, CUstream stream) const;
-  Status Launch(const FillWords& work, CUstream stream) const;
 
  private:
   explicit ConvertKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
   Status Load();
+  // A grid of `across` x `down` blocks.
+  Status LaunchOn(CUfunction function, unsigned across, unsigned down, const DecodeImages& work,
+                  CUstream stream) const;
 
   const std::shared_ptr<const CudaDevice> device_;
   // ConvertImage for elements of 1, 2 and 4 bytes, GatherRows, and those of
-  // decode_images.h: DecodeImages, CheckPixels, FillWords; then GatherSamples like ConvertImage
+  // decode_images.h: DecodeImages, CheckPixels, PoisonPixels; then GatherSamples like ConvertImage
   CUfunction functions_[10] = {};
   uint64_t max_blocks_ = 0;  // of one launch: as many as the GPU runs at once
 };

@@ -29,12 +29,9 @@ Status DecodeStream::Copy(CUdeviceptr to, const void* from, uint64_t bytes) {
                     "copy " + std::to_string(bytes) + " bytes to GPU " + device_->uuid());
 }
 
-Status DecodeStream::Fill(CUdeviceptr to, uint64_t bytes, uint64_t word) {
-  FillWords work{};
-  work.out = reinterpret_cast<uint64_t*>(to);  // NOLINT(performance-no-int-to-ptr)
-  work.words = bytes / sizeof(uint64_t);
-  work.value = word;
-  return kernel_->Launch(work, native());
+Status DecodeStream::Zero(CUdeviceptr to, uint64_t bytes) {
+  return CudaStatus(device_->driver().cuMemsetD8Async(to, 0, bytes, native()),
+                    "clear " + std::to_string(bytes) + " bytes of GPU " + device_->uuid());
 }
 
 Status DecodeStream::Wait() {

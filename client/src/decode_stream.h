@@ -22,8 +22,8 @@ class DecodeStream {
   CUstream native() const { return stream_.get().native; }
   // From page-locked memory.
   Status Copy(CUdeviceptr to, const void* from, uint64_t bytes);
-  // Fills memory with the words. `bytes` is a multiple of 16, and so is the address.
-  Status Fill(CUdeviceptr to, uint64_t bytes, uint64_t word);
+  Status Zero(CUdeviceptr to, uint64_t bytes);
+  Status Poison(const DecodeImages& work) { return kernel_->Poison(work, native()); }
   Status Launch(const DecodeImages& work) { return kernel_->Launch(work, native()); }
   // Until all is done, without using the processor meanwhile.
   Status Wait();

@@ -68,7 +68,8 @@ class GpuImageDecoder::Impl {
   Status RunChunk(std::span<const EncodedImage> images, std::span<Status> failures);
   void RunEngines(std::span<const EncodedImage> images);
   Status DecodeAgain(const EncodedImage& image, size_t made, Status& failure);
-  Status Launch(size_t first, size_t count, bool check);
+  Status CopyJobs(size_t first, size_t count);
+  DecodeImages JobsOf(size_t first, size_t count) const;
   CUdeviceptr AddressOf(const EnginePixels& pixels) const { return pixels_.address() + pixels.offset; }
   JpegEngines::Work WorkOf(const EncodedImage& image, const Made& made) const;
   HostPages& pages() const { return *reinterpret_cast<HostPages*>(host_->bytes().data()); }
@@ -80,8 +81,7 @@ class GpuImageDecoder::Impl {
   std::unique_ptr<DecodeStream> stream_;
   std::unique_ptr<const PinnedMemory> host_;  // HostPages
   DeviceMemory pixels_;                       // as the engines write them
-  bool poisoned_ = false;  // all of pixels_ holds the poison and nothing uses it; true between two chunks
-  DeviceMemory images_;    // DecodedImage[kMaxImages]
+  DeviceMemory images_;                       // DecodedImage[kMaxImages]
   Chunk chunk_;
   uint64_t decoded_again_ = 0;
 };
@@ -120,10 +120,6 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   std::fill(failures.begin(), failures.end(), OkStatus());
-  if (!std::exchange(poisoned_, false)) {
-    RETURN_IF_ERROR(stream_->Fill(pixels_.address(), kPixelBytes, poison_));
-    RETURN_IF_ERROR(stream_->Wait());
-  }
   for (size_t next = 0; next < images.size();) {
     chunk_.count = 0;
     chunk_.used = 0;
@@ -146,7 +142,6 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
       return done;
     }
   }
-  poisoned_ = true;
   return OkStatus();
 }
 
@@ -200,9 +195,13 @@ Status GpuImageDecoder::Impl::CopyPixels(const EncodedImage& image, Status& fail
 }
 
 Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
+  if (chunk_.count == 0) return OkStatus();
+  RETURN_IF_ERROR(CopyJobs(0, chunk_.count));
+  RETURN_IF_ERROR(stream_->Poison(JobsOf(0, chunk_.count)));
+  // The engines may not wait for the stream.
+  RETURN_IF_ERROR(stream_->Wait());
   RunEngines(images);
-  RETURN_IF_ERROR(Launch(0, chunk_.count, true));
-  RETURN_IF_ERROR(stream_->Fill(pixels_.address(), chunk_.used, poison_));
+  RETURN_IF_ERROR(stream_->Launch(JobsOf(0, chunk_.count)));
   RETURN_IF_ERROR(stream_->Wait());
   for (size_t i = 0; i < chunk_.count; ++i) {
     const size_t index = chunk_.made[i].index;
@@ -222,36 +221,40 @@ void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
   for (Made& made : std::span(chunk_.made).first(chunk_.count)) made.again |= made.on_engine;
 }
 
-// Decodes image number `number` of the chunk without the engines. Precondition: its pixels' place holds the
-// poison, as it does afterwards.
+// Decodes image number `number` of the chunk without the engines.
 Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t number, Status& failure) {
   ++decoded_again_;
   const Made& made = chunk_.made[number];
   const EnginePixels& pixels = made.pixels;
   // What a damaged file leaves out is the same each time.
-  RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, 0));
+  RETURN_IF_ERROR(stream_->Zero(AddressOf(pixels), pixels.bytes));
   RETURN_IF_ERROR(engines_->DecodeWithout(WorkOf(image, made), stream_->native(), failure));
   if (!failure.ok()) pages().images[number].pixels = nullptr;
-  RETURN_IF_ERROR(Launch(number, 1, false));
-  RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, poison_));
+  RETURN_IF_ERROR(CopyJobs(number, 1));
+  DecodeImages unchecked = JobsOf(number, 1);
+  unchecked.poison = 0;
+  RETURN_IF_ERROR(stream_->Launch(unchecked));
   return stream_->Wait();
 }
 
-// Queues the kernel for `count` images of the chunk.
-Status GpuImageDecoder::Impl::Launch(size_t first, size_t count, bool check) {
-  if (count == 0) return OkStatus();
+// Queues the copy of what the kernels are to do with images of the chunk.
+Status GpuImageDecoder::Impl::CopyJobs(size_t first, size_t count) {
+  return stream_->Copy(images_.address() + first * sizeof(DecodedImage), &pages().images[first],
+                       count * sizeof(DecodedImage));
+}
+
+DecodeImages GpuImageDecoder::Impl::JobsOf(size_t first, size_t count) const {
   const CUdeviceptr images = images_.address() + first * sizeof(DecodedImage);
-  RETURN_IF_ERROR(stream_->Copy(images, &pages().images[first], count * sizeof(DecodedImage)));
   DecodeImages work{};
   work.images = reinterpret_cast<const DecodedImage*>(images);  // NOLINT(performance-no-int-to-ptr)
   work.unwritten = reinterpret_cast<uint32_t*>(                 // NOLINT(performance-no-int-to-ptr)
-      host_->device_address() + offsetof(HostPages, unwritten));
-  work.poison = check ? poison_ : 0;
+      host_->device_address() + offsetof(HostPages, unwritten) + first * sizeof(uint32_t));
+  work.poison = poison_;
   work.count = static_cast<uint32_t>(count);
   work.height = options_.height;
   work.width = options_.width;
   work.channels = options_.channels;
-  return stream_->Launch(work);
+  return work;
 }
 
 JpegEngines::Work GpuImageDecoder::Impl::WorkOf(const EncodedImage& image, const Made& made) const {

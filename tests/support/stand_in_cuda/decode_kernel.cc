@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/stand_in_cuda/decode_kernel.h"
 
-#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "tests/support/decode_on_host.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
@@ -18,6 +18,17 @@ bool PixelsAreReachable(const DecodedImage& image) {
   return image.pixels == nullptr ||
          IsReachable(AddressOf(image.pixels),
                      static_cast<uint64_t>(image.y.first + image.y.region) * image.pitch, Rights::kRead);
+}
+
+// Where the poison of an image goes: into the last row of its region. Null: into none. Nothing: the memory is
+// not reachable.
+std::optional<uint64_t*> PlaceOf(const DecodedImage& image) {
+  const int32_t aligned = (3 * image.x.first + 7) / 8 * 8;
+  if (image.pixels == nullptr || aligned + 8 > 3 * (image.x.first + image.x.region)) return nullptr;
+  const auto last = static_cast<uint64_t>(image.y.first + image.y.region - 1);
+  uint8_t* const place = const_cast<uint8_t*>(image.pixels) + last * image.pitch + aligned;
+  if (!IsWritable(place, sizeof(uint64_t))) return std::nullopt;
+  return reinterpret_cast<uint64_t*>(place);
 }
 
 }  // namespace
@@ -37,24 +48,21 @@ CUresult RunDecode(const DecodeImages& work) {
   return CUDA_SUCCESS;
 }
 
-// An image was left out if the last row of its region has the poison.
 CUresult RunCheck(const DecodeImages& work) {
   for (uint32_t i = 0; i < work.count; ++i) {
-    const DecodedImage& image = work.images[i];
-    const int32_t aligned = (3 * image.x.first + 7) / 8 * 8;
-    if (image.pixels == nullptr || aligned + 8 > 3 * (image.x.first + image.x.region)) continue;
-    if (!PixelsAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    uint64_t word = 0;
-    const auto last = static_cast<uint64_t>(image.y.first + image.y.region - 1);
-    std::memcpy(&word, image.pixels + last * image.pitch + aligned, sizeof word);
-    if (word == work.poison) work.unwritten[i] = 1;
+    const std::optional<uint64_t*> place = PlaceOf(work.images[i]);
+    if (!place) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (*place != nullptr && **place == work.poison) work.unwritten[i] = 1;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult RunFill(const FillWords& work) {
-  if (!IsWritable(work.out, work.words * sizeof(uint64_t))) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  std::fill_n(work.out, work.words, work.value);
+CUresult RunPoison(const DecodeImages& work) {
+  for (uint32_t i = 0; i < work.count; ++i) {
+    const std::optional<uint64_t*> place = PlaceOf(work.images[i]);
+    if (!place) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (*place != nullptr) **place = work.poison;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -10,6 +10,6 @@ namespace pinfeed::stand_in {
 
 CUresult RunDecode(const DecodeImages& work);
 CUresult RunCheck(const DecodeImages& work);
-CUresult RunFill(const FillWords& work);
+CUresult RunPoison(const DecodeImages& work);
 
 }  // namespace pinfeed::stand_in

@@ -134,17 +134,12 @@ CUresult Gather(const GatherRows& work) {
 
 // The kernels behind the JPEG engines, in the order of cuModuleGetFunction's names.
 CUresult LaunchDecoder(unsigned function, CUstream_st& stream, const void* parameters, unsigned grid_y) {
-  if (function == 8 * CUfunc_st::kGathers) {
-    FillWords words{};
-    std::memcpy(&words, parameters, sizeof words);
-    stream.Push([=] { return RunFill(words); });
-    return CUDA_SUCCESS;
-  }
   DecodeImages images{};
   std::memcpy(&images, parameters, sizeof images);
-  const bool decodes = function == 2 * CUfunc_st::kGathers;
-  if (decodes && grid_y != images.count) return CUDA_ERROR_INVALID_VALUE;
-  stream.Push([=] { return decodes ? RunDecode(images) : RunCheck(images); });
+  constexpr CUresult (*kRun[])(const DecodeImages&) = {RunDecode, RunCheck, RunPoison};
+  const unsigned which = std::countr_zero(function / (2 * CUfunc_st::kGathers));
+  if (which >= std::size(kRun) || (which == 0 && grid_y != images.count)) return CUDA_ERROR_INVALID_VALUE;
+  stream.Push([=, run = kRun[which]] { return run(images); });
   return CUDA_SUCCESS;
 }
 
@@ -188,7 +183,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
   constexpr std::string_view kNames[] = {
       pinfeed::kConvertKernel1, pinfeed::kConvertKernel2, pinfeed::kConvertKernel4, pinfeed::kGatherKernel,
-      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kFillKernel,     pinfeed::kSamplesKernel1,
+      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kPoisonKernel,   pinfeed::kSamplesKernel1,
       pinfeed::kSamplesKernel2, pinfeed::kSamplesKernel4};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;

@@ -3,6 +3,7 @@
 // for all where they do not wait for each other.
 #include <algorithm>
 #include <barrier>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,11 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 namespace pinfeed {
+
+struct float4 {
+  float x, y, z, w;
+};
+
 namespace {
 
 struct Dim {
@@ -39,20 +45,15 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
-struct uchar4 {
-  uint8_t x, y, z, w;
-};
-struct ulonglong2 {
-  uint64_t x, y;
-};
-uchar4 make_uchar4(int32_t x, int32_t y, int32_t z, int32_t w) {
-  return {static_cast<uint8_t>(x), static_cast<uint8_t>(y), static_cast<uint8_t>(z), static_cast<uint8_t>(w)};
+float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
 }
-ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) {
-  return {x, y};
+// Of sums that are normal numbers from 2^23 on, whose floats are the whole numbers.
+float __fadd_rd(float a, float b) {
+  return static_cast<float>(std::floor(double{a} + double{b}));
 }
-int32_t __float2int_rd(float value) {
-  return static_cast<int32_t>(std::floor(value));
+uint32_t __float_as_uint(float value) {
+  return std::bit_cast<uint32_t>(value);
 }
 uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
@@ -81,10 +82,9 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 using pinfeed::blockDim;
 using pinfeed::blockIdx;
 using pinfeed::gridDim;
-using pinfeed::make_ulonglong2;
 using pinfeed::threadIdx;
-using pinfeed::ulonglong2;
 #include "client/kernels/convert_image.cu"
+#include "tests/support/make_image.h"
 
 namespace pinfeed {
 namespace {
@@ -101,6 +101,24 @@ void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) 
         if (element_bytes == 1) GatherSamples1(work);
         if (element_bytes == 2) GatherSamples2(work);
         if (element_bytes == 4) GatherSamples4(work);
+        block_barrier.arrive_and_wait();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Launch(const DecodeImages& work) {
+  static_assert(kDecodeThreads == kConvertThreads, "the barrier is for as many");
+  const unsigned tiles = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth *
+                         ((work.height + kDecodeTileHeight - 1) / kDecodeTileHeight);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kDecodeThreads; ++t) {
+    threads.emplace_back([&, t] {
+      threadIdx.x = t;
+      for (unsigned i = 0; i < tiles * work.count; ++i) {
+        blockIdx = {i % tiles, i / tiles};
+        ::DecodeImages(work);
         block_barrier.arrive_and_wait();
       }
     });
@@ -307,12 +325,9 @@ class CheckKernelTest : public OneThreadTest {
     constexpr uint32_t kPitch = 3 * 96;
     const uint64_t poison =
         (uint64_t{noise_.Next()} << 40 ^ uint64_t{noise_.Next()} << 20 ^ noise_.Next()) | 1;
-    std::vector<uint64_t> words(size_t{96} * kPitch / 8, poison);
-    auto* const pixels = reinterpret_cast<uint8_t*>(words.data());
-    for (size_t i = 0; i < static_cast<size_t>(stop) * kPitch; ++i)
-      pixels[i] = static_cast<uint8_t>(noise_.Next());
+    std::vector<uint8_t> pixels = noise_.Bytes(size_t{96} * kPitch);
     DecodedImage image{};
-    image.pixels = pixels;
+    image.pixels = pixels.data();
     image.pitch = kPitch;
     image.x = x;
     image.y = y;
@@ -322,8 +337,19 @@ class CheckKernelTest : public OneThreadTest {
     work.unwritten = &unwritten;
     work.poison = poison;
     work.count = 1;
-    for (threadIdx.x = 0; threadIdx.x < kDecodeThreads; ++threadIdx.x) CheckWritten(work);
+    const std::vector<uint8_t> stale = pixels;
+    ForEachThread([&] { Poison(work); });
+    EXPECT_NE(pixels, stale);
+    for (size_t i = 0; i < static_cast<size_t>(stop) * kPitch; ++i)
+      pixels[i] = static_cast<uint8_t>(noise_.Next());
+    ForEachThread([&] { CheckWritten(work); });
     return unwritten != 0;
+  }
+
+ private:
+  template <typename Call>
+  static void ForEachThread(const Call& call) {
+    for (threadIdx.x = 0; threadIdx.x < kDecodeThreads; ++threadIdx.x) call();
   }
 };
 
@@ -338,6 +364,64 @@ TEST_F(CheckKernelTest, NoRowOfBlocksIsLeftOutUnnoticed) {
             << "rows " << top << " to " << top + rows << ", written up to " << stop;
     }
   }
+}
+
+class DecodeImagesTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kPitch = 3 * 640;
+  static constexpr int32_t kSide = 600;
+
+  // Of images with this axis each way, one after the other upside down and grey.
+  void Compare(const ImageAxis& axis, uint32_t height, uint32_t width, uint32_t channels) {
+    std::vector<DecodedImage> images;
+    std::vector<std::vector<uint8_t>> outputs;
+    for (const uint32_t interpolation :
+         {kInterpolateNearest, kInterpolateBilinear, kInterpolateBicubic, kInterpolateLanczos}) {
+      DecodedImage image{};
+      image.pixels = pixels_.data();
+      image.pitch = kPitch;
+      image.interpolation = interpolation;
+      image.grayscale = interpolation % 2;
+      image.upside_down = interpolation / 2;
+      image.x = image.y = axis;
+      images.push_back(image);
+      outputs.emplace_back(size_t{height} * width * channels, 1);
+    }
+    for (size_t i = 0; i < images.size(); ++i) images[i].out = outputs[i].data();
+    DecodeImages work{};
+    work.images = images.data();
+    work.count = static_cast<uint32_t>(images.size());
+    work.height = height;
+    work.width = width;
+    work.channels = channels;
+    Launch(work);
+    for (size_t i = 0; i < images.size(); ++i) {
+      std::vector<uint8_t> expected(outputs[i].size());
+      images[i].out = expected.data();
+      MakeImage(work, images[i]);
+      size_t different = 0;
+      for (size_t n = 0; n < expected.size(); ++n) {
+        const int levels = std::abs(int{expected[n]} - int{outputs[i][n]});
+        ASSERT_LE(levels, 1) << "filter " << i << ", byte " << n << ", region " << axis.region << " to "
+                             << axis.resized;
+        different += levels != 0 ? 1 : 0;
+      }
+      EXPECT_LE(different, expected.size() / 100) << "filter " << i;
+    }
+  }
+
+ private:
+  std::vector<uint8_t> pixels_ = Noise().Bytes(size_t{kSide} * kPitch);
+};
+
+// Tiles that are not full, some that need several strips of rows, filters with more taps than the tables
+// have.
+TEST_F(DecodeImagesTest, TilesAreWhatTheHostMakes) {
+  Compare({.first = 3, .region = 40, .resized = 40, .out = 2, .reverse = 0}, 38, 33, 3);
+  Compare({.first = 0, .region = 30, .resized = 70, .out = 5, .reverse = 1}, 60, 41, 3);
+  Compare({.first = 10, .region = 90, .resized = 64, .out = 0, .reverse = 0}, 64, 64, 1);
+  Compare({.first = 50, .region = 300, .resized = 45, .out = 1, .reverse = 1}, 43, 35, 3);
+  Compare({.first = 0, .region = kSide, .resized = 9, .out = 0, .reverse = 0}, 9, 9, 3);
 }
 
 }  // namespace
