@@ -92,7 +92,6 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
     const uint32_t finishing = task->share_->In(kind_).finishing.load(std::memory_order_relaxed);
     more -= std::min(more, waking_ + finishing);
   }
-  task->unfinished_.store(task->samples_, std::memory_order_relaxed);
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
@@ -110,9 +109,7 @@ void WorkerPool::Wake(uint32_t at_most) {
 
 WorkerPool::Chunk WorkerPool::Claim() {
   Chunk chunk = ClaimFrom(open_);
-  if (chunk.task != nullptr || idling_ >= std::max(thread_count_ - 1, 1U)) return chunk;
-  if (std::ranges::any_of(open_, [&](const auto& task) { return IsLimit(task->share_->max_workers); }))
-    return chunk;
+  if (chunk.task != nullptr || !MayIdle()) return chunk;
   chunk = ClaimFrom(idle_);
   chunk.idle = chunk.task != nullptr;
   if (chunk.idle) ++idling_;
@@ -152,25 +149,24 @@ uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
   return std::min(more, less(max_per_user_, working == working_.end() ? 0 : working->second));
 }
 
-bool WorkerPool::HasClaimable() const {
-  for (const Tasks* const tasks : {&open_, &idle_})
-    for (const std::shared_ptr<FillTask>& task : *tasks)
-      if (MoreThreads(*task->share_) != 0) return true;
-  return false;
+bool WorkerPool::MayIdle() const {
+  return idling_ < std::max(thread_count_ - 1, 1U) &&
+         std::ranges::none_of(open_, [&](const auto& task) { return IsLimit(task->share_->max_workers); });
 }
 
-bool WorkerPool::Leave(const Chunk& chunk) {
+bool WorkerPool::HasClaimable() const {
+  const auto claimable = [&](const auto& task) { return MoreThreads(*task->share_) != 0; };
+  return std::ranges::any_of(open_, claimable) || (MayIdle() && std::ranges::any_of(idle_, claimable));
+}
+
+void WorkerPool::Leave(const Chunk& chunk) {
   FeedShare::PoolShare& in_pool = chunk.share->In(kind_);
   in_pool.running.fetch_sub(1, std::memory_order_relaxed);
   if (chunk.finished_task) in_pool.finishing.fetch_sub(1, std::memory_order_relaxed);
   if (chunk.idle) --idling_;
-  bool was_limited = IsLimit(chunk.share->MaxWorkers());
-  if (max_per_user_ < thread_count_) {
-    const auto working = working_.find(chunk.share->owner);
-    was_limited = was_limited || working->second == max_per_user_;
-    if (--working->second == 0) working_.erase(working);
-  }
-  return was_limited || chunk.finished_task;
+  if (max_per_user_ >= thread_count_) return;
+  const auto working = working_.find(chunk.share->owner);
+  if (--working->second == 0) working_.erase(working);
 }
 
 WorkerPool::Durations WorkerPool::durations() const {
@@ -208,19 +204,18 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   CondVar work;
   Chunk chunk;
-  for (bool may_pass_on = false;;) {
+  while (true) {
     {
       MutexLock lock(mutex_);
-      if (chunk.share != nullptr) may_pass_on = Leave(chunk);
+      if (chunk.share != nullptr) Leave(chunk);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
         sleeping_.push_back(&work);
         work.Wait(mutex_);
         if (std::erase(sleeping_, &work) == 0) --waking_;  // else nobody has woken it
-        may_pass_on = true;
       }
       if (stopping_) return;
       // Threads may sleep over tasks that could have no more of them, or for which this one was to come.
-      if (may_pass_on && waking_ == 0 && HasClaimable()) Wake(1);
+      if (waking_ == 0 && !sleeping_.empty() && HasClaimable()) Wake(1);
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
     FillTask& task = *chunk.task;

@@ -26,7 +26,11 @@ class FillTask {
  public:
   // Among the tasks of a feed, the one with the smallest `order` comes first; among equal ones, the oldest.
   FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples, uint64_t order = 0)
-      : share_(std::move(share)), samples_(samples), chunk_samples_(chunk_samples), order_(order) {}
+      : share_(std::move(share)),
+        samples_(samples),
+        chunk_samples_(chunk_samples),
+        order_(order),
+        unfinished_(samples) {}
   virtual ~FillTask() = default;
   FillTask(const FillTask&) = delete;
   FillTask& operator=(const FillTask&) = delete;
@@ -42,7 +46,7 @@ class FillTask {
   const uint32_t chunk_samples_;  // samples claimed at once, >= 1
   const uint64_t order_;
   uint32_t claimed_ = 0;  // guarded by the pool's mutex
-  std::atomic<uint32_t> unfinished_{0};
+  std::atomic<uint32_t> unfinished_;
 };
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
@@ -135,9 +139,10 @@ class WorkerPool {
   bool IsLimit(uint32_t max_workers) const {
     return kind_ == PoolKind::kWorkers && max_workers < thread_count_;
   }
-  // After the chunk, and Done if it was the last one. Returns whether other threads may have been kept from
-  // tasks until now, by a limit or because this one was to come.
-  bool Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
+  // After the chunk, and Done if it was the last one.
+  void Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
+  // Whether a thread may do idle work besides those that do.
+  bool MayIdle() const PF_REQUIRES(mutex_);
   bool HasClaimable() const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;

@@ -2,6 +2,7 @@
 // How many of a pool's threads a feed or a user may have.
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -97,24 +98,33 @@ TEST(WorkerLimitsTest, TasksOfLimitedFeedsAreNotForgotten) {
   pool.Stop();
 }
 
-// The thread that ends a batch takes the next one of its feed, so that wakes nobody; another one beside it
-// does.
+// A batch that comes as another one ends wakes nobody: the thread that ends it takes one, and wakes another
+// thread for a second.
 TEST(WorkerLimitsTest, TasksThatComeWithAnEndAreNotForgotten) {
   WorkerPool pool(6);
-  const auto share = std::make_shared<FeedShare>(0, 1, 2);
-  constexpr uint32_t kTasks = 20'000;
-  std::atomic<uint32_t> submitted{0};
-  std::latch done(kTasks);
-  std::function<void()> submit = [&] {
-    if (submitted.fetch_add(1) >= kTasks) return;
-    pool.Submit(std::make_shared<CountingTask>(share, 1, 1, nullptr, [&] {
-      for (uint32_t i = 0; i < 2; ++i) submit();
-      done.count_down();
-    }));
-  };
-  submit();
   pool.Start();
-  done.wait();
+  const auto share = std::make_shared<FeedShare>(0, 1, 2);
+  std::barrier both(2);
+  std::latch pairs_done(2'000);
+  std::function<void(int)> submit_pair = [&](int left) {
+    const auto ended = std::make_shared<std::atomic<int>>(0);
+    for (int i = 0; i < 2; ++i) {
+      pool.Submit(std::make_shared<CountingTask>(
+          share, 1, 1, [&](uint32_t) { both.arrive_and_wait(); },
+          [&, left, ended] {
+            if (++*ended == 2 && left > 1) submit_pair(left - 1);
+            pairs_done.count_down();
+          }));
+    }
+  };
+  submit_pair(1'000);
+  pairs_done.wait();
+  // None that has ended counts as one that is to come.
+  for (int i = 0; i < 500; ++i) {
+    std::latch done(1);
+    pool.Submit(std::make_shared<CountingTask>(share, 1, 1, nullptr, [&] { done.count_down(); }));
+    done.wait();
+  }
   pool.Stop();
 }
 
