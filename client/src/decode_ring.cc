@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Between looks at a daemon's page that did not change, and at a GPU that has yet to read a batch, of which
-// nobody is told.
+// Between looks at a daemon's page and lifeline that did not change, and at a GPU that has yet to read a
+// batch, of which nobody is told.
 constexpr std::chrono::milliseconds kPageLook(50);
 constexpr std::chrono::microseconds kGpuLook(300);
 
@@ -89,6 +89,7 @@ bool DecodeRing::Claim(Unit* unit, bool whole) {
 }
 
 void DecodeRing::Look() {
+  if (hooks_.before_look) hooks_.before_look();
   uint64_t sequence = 0;
   DecodedMemory* written = nullptr;
   {
@@ -98,7 +99,7 @@ void DecodeRing::Look() {
     if (entry.state == State::kWritten && entry.readers.empty()) {
       written = entry.memory.get();
     } else if (entry.state != State::kFree || !entry.readers.empty()) {
-      if (!IsOver()) changed_.Wait(mutex_);
+      if (!IsOver()) (void)changed_.WaitUntil(mutex_, steady_clock::now() + kPageLook);
       return;
     }
   }
@@ -118,7 +119,6 @@ void DecodeRing::Look() {
   const Result<bool> published = reader_.Read(sequence, &batch);
   if (!published.ok()) return Break(published.status());
   if (!*published) return reader_.Sleep(seen, kPageLook);
-  if (hooks_.before_begin) hooks_.before_begin();
   const MutexLock lock(mutex_);
   Entry& entry = At(sequence);
   if (next_ != sequence || !entry.readers.empty()) return;  // discarded, or asked for, meanwhile

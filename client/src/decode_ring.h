@@ -55,8 +55,8 @@ class DecodeRing {
     auto operator<=>(const Place&) const = default;
   };
   struct Hooks {
-    std::function<void()> before_begin;  // a batch is published; called before it is begun, without the lock
-    std::function<void()> changed;       // a batch was decoded, or the ring broke
+    std::function<void()> before_look;  // for the next batch, soon again if there is none; without the lock
+    std::function<void()> changed;      // a batch was decoded, or the ring broke
   };
 
   // `unit_samples`: the most images of a unit.
@@ -122,6 +122,8 @@ class DecodeRing {
   uint64_t AwaitWrites(SteadyTime deadline) PF_EXCLUDES(mutex_);
 
  private:
+  // Of an entry. Its batch may lie in the memory (`filled`) in every state but kDecoding: readers fetch it
+  // also after this process has written it (kFree), or does not want it.
   enum class State { kFree, kDecoding, kDecoded, kWriting, kWritten };
   struct Entry {
     State state = State::kFree;
@@ -160,7 +162,7 @@ class DecodeRing {
   }
   // The trainer is about to take this batch.
   void Expect(uint64_t sequence) PF_REQUIRES(mutex_);
-  // Begins the next batch, or returns once it may have become possible.
+  // Begins the next batch, or returns once it may have become possible, or soon.
   void Look() PF_EXCLUDES(mutex_);
   // Of an entry with failures: the first in the batch's order.
   static Status FailureOf(const Entry& entry);

@@ -27,7 +27,7 @@ constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 class DecodedBatches::Thread {
  public:
   // `worker`: null: the thread makes its own, which takes a while. `link`: the thread fetches batches until
-  // it ends, and then decodes as the others; null: it only decodes.
+  // it ends, and then decodes as the others, so it has a worker; null: it only decodes.
   Thread(DecodedBatches& batches, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
          uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker, DecodedLink* link)
       : batches_(batches),
@@ -95,16 +95,14 @@ class DecodedBatches::Thread {
   Status DecodeFrom(const DecodeRing::Unit& unit, const Status& why) {
     if (ring_.session_state() == FeedState::kEvicted)
       return Unavailable("the session gets no more batches, and its link has ended");
-    // The other process may still write to the old memory, which its mapping keeps.
-    ASSIGN_OR_RETURN(std::unique_ptr<DecodedMemory> memory,
-                     engine_->MakeMemory(layout_.offer(), layout_.offsets(), layout_.bytes(), false));
-    RETURN_IF_ERROR(MakeWorker());
     ClientLog(PF_LOG_WARNING, "from batch " + std::to_string(unit.batch.batch_index) + " of epoch " +
                                   std::to_string(unit.batch.epoch) +
                                   " on, this process decodes images itself: the link to the member of its "
                                   "broadcast that decoded them has ended: " +
                                   why.message());
-    const std::unique_ptr<DecodedMemory> old = ring_.GiveBack(unit, std::move(memory));
+    // The other process may still write to the old memory, which its mapping keeps.
+    const std::unique_ptr<DecodedMemory> old = ring_.GiveBack(unit, std::move(batches_.spare_));
+    if (link_->daemon_is_gone()) return OkStatus();  // few batches are left
     try {
       batches_.StartThreads(1);
     } catch (const std::system_error& error) {
@@ -206,16 +204,19 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
       static_cast<uint32_t>(std::clamp<uint64_t>(kStagingBytes / image_bytes, 1, DecodeWorker::kMaxImages));
   std::unique_ptr<DecodedBatches> batches(
       new DecodedBatches(std::make_unique<DecodeRing>(std::move(layout), reader, unit_samples)));
-  RETURN_IF_ERROR(batches->Allocate(*engine, UniqueLink(link.release())));
+  RETURN_IF_ERROR(batches->Allocate(*engine, UniqueLink(link.release()), lifeline));
   DecodeRing& ring = *batches->ring_;
   batches->readers_ = std::make_unique<DecodedReaders>(ring, engine, lifeline);
   ring.SetHooks({[readers = batches->readers_.get()] { readers->Accept(); },
                  [readers = batches->readers_.get()] { readers->Wake(); }});
   const uint64_t staging_bytes = unit_samples * image_bytes;
-  std::unique_ptr<DecodeWorker> worker;
-  if (batches->link_ == nullptr) {
-    // The first worker shows here whether there can be any.
-    ASSIGN_OR_RETURN(worker, engine->MakeWorker(ring.layout().image(), staging_bytes));
+  // The first worker shows here whether there can be any. What a reader needs when its link ends it has, too:
+  // later the GPU's memory may be full.
+  ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
+                   engine->MakeWorker(ring.layout().image(), staging_bytes));
+  if (batches->link_ != nullptr) {
+    ASSIGN_OR_RETURN(batches->spare_,
+                     engine->MakeMemory(offer, ring.layout().offsets(), ring.layout().bytes(), false));
   }
   for (size_t i = 0; i < kDecodersOfASession; ++i) {
     batches->threads_.push_back(std::make_unique<Thread>(
@@ -234,11 +235,12 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
   return batches;
 }
 
-Status DecodedBatches::Allocate(DecodeEngine& engine, UniqueLink link) {
+Status DecodedBatches::Allocate(DecodeEngine& engine, UniqueLink link, const Lifeline& lifeline) {
   if (!link) return ring_->Allocate(engine, false);
   Status shared = ring_->Allocate(engine, true);
   if (shared.ok()) {
-    Result<std::unique_ptr<DecodedLink>> made = DecodedLink::Create(std::move(link), ring_->layout().bytes());
+    Result<std::unique_ptr<DecodedLink>> made =
+        DecodedLink::Create(std::move(link), lifeline.fd(), ring_->layout().bytes());
     if (made.ok()) {
       link_ = *std::move(made);
       return OkStatus();

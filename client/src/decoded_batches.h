@@ -26,10 +26,11 @@ namespace pinfeed {
 // decodes on the same GPU, it fetches them from that one instead (it is a reader), as long as their link
 // lasts. Owns: decode threads, their decoders, the ring, the link, its own readers. Borrows: the arena, the
 // publish page and the lifeline, until Stop returned OK. Threads: Write from any; the rest from the feed's
-// thread. The decode threads call nothing of the user's and block all signals. Errors: an image that cannot
-// be decoded is zeroed or fails its batch, as the offer says; an error of the GPU fails all batches that are
-// not decoded yet. Invariants: 1. a ring entry is decoded into only once the host has seen that the GPU has
-// executed its last reader; 2. what another process may write to is copied before it is checked and used.
+// thread. The decode threads call nothing of the user's but the log function, and block all signals. Errors:
+// an image that cannot be decoded is zeroed or fails its batch, as the offer says; an error of the GPU fails
+// all batches that are not decoded yet. Invariants: 1. a ring entry is decoded into only once the host has
+// seen that the GPU has executed its last reader; 2. what another process may write to is copied before it is
+// checked and used.
 class DecodedBatches {
  public:
   // The batches that can be taken and not written at a time.
@@ -68,12 +69,13 @@ class DecodedBatches {
   class Thread;
   explicit DecodedBatches(std::unique_ptr<DecodeRing> ring);
   // Allocates the ring, for a reader if there can be one: its link is then in link_.
-  Status Allocate(DecodeEngine& engine, UniqueLink link);
+  Status Allocate(DecodeEngine& engine, UniqueLink link, const Lifeline& lifeline);
   // Starts the threads from `first` on. Throws std::system_error.
   void StartThreads(size_t first);
 
   const std::unique_ptr<DecodeRing> ring_;
-  std::unique_ptr<DecodedLink> link_;  // null: this process decodes
+  std::unique_ptr<DecodedLink> link_;     // null: this process decodes
+  std::unique_ptr<DecodedMemory> spare_;  // of a reader, for the batch with which it begins to decode
   std::unique_ptr<DecodedReaders> readers_;
   std::vector<std::unique_ptr<Thread>> threads_;  // of a reader only the first one has started
 };

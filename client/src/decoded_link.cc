@@ -11,16 +11,20 @@
 
 namespace pinfeed {
 
-Result<std::unique_ptr<DecodedLink>> DecodedLink::Create(UniqueLink socket, uint64_t bytes) {
+Result<std::unique_ptr<DecodedLink>> DecodedLink::Create(UniqueLink socket, int lifeline, uint64_t bytes) {
   ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create());
-  return std::unique_ptr<DecodedLink>(new DecodedLink(std::move(socket), std::move(stop), bytes));
+  return std::unique_ptr<DecodedLink>(new DecodedLink(std::move(socket), lifeline, std::move(stop), bytes));
 }
 
-Status DecodedLink::AwaitMessage() const {
-  std::array<pollfd, 2> entries{{{socket_.get(), POLLIN, 0}, {stop_.fd(), POLLIN, 0}}};
+Status DecodedLink::AwaitMessage() {
+  std::array<pollfd, 3> entries{
+      {{socket_.get(), POLLIN, 0}, {stop_.fd(), POLLIN, 0}, {lifeline_, POLLRDHUP, 0}}};
   while (::poll(entries.data(), entries.size(), -1) < 0)
     if (errno != EINTR) return ErrnoStatus("wait for the process that decodes", errno);
   if (entries[1].revents != 0) return {Code::kCancelled, "the session ends"};
+  daemon_is_gone_ = entries[2].revents != 0;
+  // A message that has come counts first.
+  if (entries[0].revents == 0) return Unavailable("the daemon, which watches over it, is gone");
   return OkStatus();
 }
 

@@ -20,25 +20,30 @@ namespace pinfeed {
 // still write to it. Invariant: nothing that the other process sends is believed before it is checked.
 class DecodedLink {
  public:
-  // `bytes`: of a decoded batch.
-  static Result<std::unique_ptr<DecodedLink>> Create(UniqueLink socket, uint64_t bytes);
+  // `lifeline`: of this process's session, open until Stop. `bytes`: of a decoded batch.
+  static Result<std::unique_ptr<DecodedLink>> Create(UniqueLink socket, int lifeline, uint64_t bytes);
 
-  // Has a whole batch written to its memory. Waits for that without a limit: the daemon ends the link of a
-  // member that gets no more batches. Returns the images that could not be decoded. kCancelled after Stop.
+  // Has a whole batch written to its memory. Waits for that as long as the daemon is there, which ends the
+  // link of a member that gets no more batches. Returns the images that could not be decoded. kCancelled
+  // after Stop.
   Result<DecodeRing::Failures> Fetch(const DecodeRing::Unit& unit);
+  // After a Fetch that failed: whether that is why.
+  bool daemon_is_gone() const { return daemon_is_gone_; }
   // Ends this Fetch and all others.
   void Stop() { stop_.Set(); }
   void Close() { socket_.reset(); }
 
  private:
-  DecodedLink(UniqueLink socket, WakeEvent stop, uint64_t bytes)
-      : socket_(std::move(socket)), stop_(std::move(stop)), bytes_(bytes) {}
-  Status AwaitMessage() const;
+  DecodedLink(UniqueLink socket, int lifeline, WakeEvent stop, uint64_t bytes)
+      : socket_(std::move(socket)), lifeline_(lifeline), stop_(std::move(stop)), bytes_(bytes) {}
+  Status AwaitMessage();
 
   UniqueLink socket_;
+  const int lifeline_;
   const WakeEvent stop_;
   const uint64_t bytes_;
   std::array<bool, DecodeRing::kEntries> exported_{};  // the other process has its memory
+  bool daemon_is_gone_ = false;
   std::vector<std::byte> buffer_;
 };
 

@@ -37,7 +37,6 @@ Status DecodedReaders::Add(ReaderInvitation invitation) {
   Reader reader{.socket = UniqueLink(invitation.socket.release())};
   {
     const MutexLock lock(mutex_);
-    if (ended_) return Unavailable("this process decodes no more");
     reader.id = next_id_++;
     if (!wake_) {
       ASSIGN_OR_RETURN(wake_, WakeEvent::Create());
@@ -47,6 +46,7 @@ Status DecodedReaders::Add(ReaderInvitation invitation) {
   ring_.AddReader(id, {invitation.epoch, invitation.batch_index});
   {
     const MutexLock lock(mutex_);
+    if (ended_) return Unavailable("this process decodes no more");
     accepted_.push_back(std::move(reader));
     wake_->Set();
   }

@@ -39,6 +39,8 @@ class Lifeline {
                                  const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
                                  SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link = false);
 
+  // To be polled for the daemon's end of it (POLLRDHUP).
+  int fd() const { return socket_.get(); }
   // Whether the daemon closed its end or died. Once true, it stays true.
   bool HungUp() const;
   // Tells the daemon that all mappings are gone. Best effort: a daemon that is gone does not need it.

@@ -2,10 +2,17 @@
 // The decode threads of a session and their ring, with slots and a publish page under the test's hands.
 #pragma once
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "client/src/decoded_batches.h"
+#include "common/os/start_thread.h"
 #include "tests/integration/client_decode_fixture.h"
 
 namespace pinfeed {
@@ -25,6 +32,27 @@ class DecodedBatchesTest : public ClientDecodeTest {
     page_.ring[0].sequence = 0;
     page_.ring[0].slot = 0;
     batch->Release();
+  }
+  // Connects lifeline_. The test is the daemon, too.
+  void ConnectLifeline() {
+    const std::string path = (dir_ / "lifeline-of-the-test").string();
+    const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(listener.get(), 1), 0);
+    std::thread daemon = StartThread("daemon", [&] {
+      daemon_end_.reset(::accept(listener.get(), nullptr, nullptr));
+      const LifelineFrame welcome = MakeLifelineFrame(LifelineKind::kWelcome);
+      EXPECT_EQ(::send(daemon_end_.get(), &welcome, sizeof welcome, 0), static_cast<ssize_t>(sizeof welcome));
+    });
+    std::vector<UniqueFd> fds;
+    Result<Lifeline> lifeline =
+        Lifeline::Attach(path, LifelineKind::kHello, {}, 0, In(std::chrono::seconds(30)), &fds);
+    daemon.join();
+    ASSERT_OK(lifeline);
+    lifeline_ = *std::move(lifeline);
   }
   // `link`: to the member that decodes.
   Result<std::unique_ptr<DecodedBatches>> Start(UniqueFd link = UniqueFd()) {
@@ -59,6 +87,7 @@ class DecodedBatchesTest : public ClientDecodeTest {
 
   const std::shared_ptr<CpuDecodeEngine> engine_ = std::make_shared<CpuDecodeEngine>();
   Lifeline lifeline_;
+  UniqueFd daemon_end_;
   FeedOffer offer_;
   PublishPage page_{};
   std::vector<std::byte> arena_;

@@ -4,15 +4,12 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <array>
 #include <cstring>
-#include <thread>
 
 #include "client/src/decoded_frame.h"
 #include "common/os/memfd.h"
-#include "common/os/start_thread.h"
 #include "tests/integration/decoded_batches_fixture.h"
 
 namespace pinfeed {
@@ -33,27 +30,6 @@ class DecodedReadersTest : public DecodedBatchesTest {
     DecodedBatchesTest::TearDown();
   }
 
-  // The test is the daemon, too.
-  void ConnectLifeline() {
-    const std::string path = (dir_ / "lifeline-of-the-test").string();
-    const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.data(), path.size());
-    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    ASSERT_EQ(::listen(listener.get(), 1), 0);
-    std::thread daemon = StartThread("daemon", [&] {
-      daemon_end_.reset(::accept(listener.get(), nullptr, nullptr));
-      const LifelineFrame welcome = MakeLifelineFrame(LifelineKind::kWelcome);
-      EXPECT_EQ(::send(daemon_end_.get(), &welcome, sizeof welcome, 0), static_cast<ssize_t>(sizeof welcome));
-    });
-    std::vector<UniqueFd> fds;
-    Result<Lifeline> lifeline =
-        Lifeline::Attach(path, LifelineKind::kHello, {}, 0, In(std::chrono::seconds(30)), &fds);
-    daemon.join();
-    ASSERT_OK(lifeline);
-    lifeline_ = *std::move(lifeline);
-  }
   // Returns the end of a new reader, which gets the batches of epoch 0 from `first` on.
   UniqueFd AddReader(uint64_t first = 0) {
     std::array<int, 2> pair{};
@@ -114,7 +90,6 @@ class DecodedReadersTest : public DecodedBatchesTest {
     }
   }
 
-  UniqueFd daemon_end_;
   std::unique_ptr<DecodedBatches> decoder_;
   uint64_t next_ = 0;
 };
@@ -164,15 +139,20 @@ TEST_F(DecodedReadersTest, ReaderWithALaterStartIsNotWaitedFor) {
 TEST_F(DecodedReadersTest, LateReaderGetsWhatIsStillThere) {
   TakeUpTo(2);
   const UniqueFd reader = AddReader();
-  TakeUpTo(3);
-  for (uint64_t n = 0; n < 3; ++n) Fetch(reader, n);
+  for (uint64_t n = 0; n < 2; ++n) Fetch(reader, n);
+}
+
+TEST_F(DecodedReadersTest, LateReaderIsSeenThoughTheRingIsFull) {
+  PublishUpTo(DecodedBatches::kRing + 1);
+  decoder_->AwaitDecoded(DecodedBatches::kRing - 1, std::chrono::seconds(30));
+  const UniqueFd reader = AddReader();
+  for (uint64_t n = 0; n < DecodedBatches::kRing; ++n) Fetch(reader, n);
 }
 
 TEST_F(DecodedReadersTest, BatchThatIsGoneEndsTheLink) {
   TakeUpTo(DecodedBatches::kRing + 1);
   const UniqueFd reader = AddReader();
   Ask(reader, RequestOf(0), Memory());
-  PublishUpTo(next_ + 1);  // so that the decoder looks at its lifeline
   ExpectEnd(reader, "batch 0 of epoch 0 is no longer here");
 }
 

@@ -152,16 +152,14 @@ class CpuDecodeEngine::Foreign final : public ForeignMemory {
 
 Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedImage& image,
                                                                   uint64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckMemory(staging_bytes));
   return std::unique_ptr<DecodeWorker>(std::make_unique<Worker>(shared_from_this(), image, staging_bytes));
 }
 
 Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOffer& offer,
                                                                    const std::vector<uint64_t>& offsets,
                                                                    uint64_t bytes, bool /*shared*/) {
-  {
-    const MutexLock lock(mutex_);
-    if (no_memory_ && alive_ >= 2) return ResourceExhausted("allocate " + std::to_string(bytes) + " bytes");
-  }
+  RETURN_IF_ERROR(CheckMemory(bytes));
   ASSIGN_OR_RETURN(UniqueFd fd, CreateMemfd("pinfeed-test", bytes));
   ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), bytes, Access::kReadWrite, false));
   return std::unique_ptr<DecodedMemory>(
@@ -183,6 +181,12 @@ void CpuDecodeEngine::HoldDecoders(bool hold) {
 void CpuDecodeEngine::HoldWrites(bool hold) {
   const MutexLock lock(mutex_);
   hold_writes_ = hold;
+}
+
+Status CpuDecodeEngine::CheckMemory(uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  return no_memory_ && alive_ >= 2 ? ResourceExhausted("allocate " + std::to_string(bytes) + " bytes")
+                                   : OkStatus();
 }
 
 void CpuDecodeEngine::RunOutOfMemory() {

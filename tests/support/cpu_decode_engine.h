@@ -33,7 +33,7 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   // Makes decoders wait, and lets them go on. / Likewise the end of what Write queues.
   void HoldDecoders(bool hold) PF_EXCLUDES(mutex_);
   void HoldWrites(bool hold) PF_EXCLUDES(mutex_);
-  // Makes it have memory for two batches only.
+  // Makes it have memory for two workers and batches only.
   void RunOutOfMemory() PF_EXCLUDES(mutex_);
   // Makes every call of a decoder fail.
   void Break(Status error) PF_EXCLUDES(mutex_);
@@ -51,6 +51,7 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   class Memory;
   class Foreign;
   void Count(int change) PF_EXCLUDES(mutex_);
+  Status CheckMemory(uint64_t bytes) const PF_EXCLUDES(mutex_);
   Status BeginDecode() PF_EXCLUDES(mutex_);
   void EndDecode(size_t images) PF_EXCLUDES(mutex_);
   bool writes_held() const PF_EXCLUDES(mutex_);
