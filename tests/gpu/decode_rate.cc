@@ -74,7 +74,6 @@ class BusyGpu {
     constexpr uint64_t kBytes = uint64_t{1} << 30;
     const CudaScope scope(*device_);
     const CudaDriver& driver = device_->driver();
-    const auto kernel = Require(ConvertKernel::For(device_));
     const DeviceMemory memory = Require(DeviceMemory::Allocate(device_, kBytes));
     CUstream native = nullptr;
     Require(
@@ -91,10 +90,7 @@ class BusyGpu {
       const CUevent event = events[i % depth_].get().native;
       Require(CudaStatus(driver.cuEventSynchronize(event), "wait"));  // at once before its first record
       if (i >= depth_) done_.fetch_add(1);
-      FillWords work{};
-      work.out = reinterpret_cast<uint64_t*>(memory.address());  // NOLINT(performance-no-int-to-ptr)
-      work.words = kBytes / sizeof(uint64_t);
-      Require(kernel->Launch(work, native));
+      Require(CudaStatus(driver.cuMemsetD8Async(memory.address(), 0, kBytes, native), "write"));
       Require(CudaStatus(driver.cuEventRecord(event, native), "record"));
     }
     Require(CudaStatus(driver.cuStreamSynchronize(native), "wait"));
