@@ -155,8 +155,12 @@ bool WorkerPool::MayIdle() const {
 }
 
 bool WorkerPool::HasClaimable() const {
-  const auto claimable = [&](const auto& task) { return MoreThreads(*task->share_) != 0; };
-  return std::ranges::any_of(open_, claimable) || (MayIdle() && std::ranges::any_of(idle_, claimable));
+  for (const std::shared_ptr<FillTask>& task : open_)
+    if (MoreThreads(*task->share_) != 0) return true;
+  if (!MayIdle()) return false;
+  for (const std::shared_ptr<FillTask>& task : idle_)
+    if (MoreThreads(*task->share_) != 0) return true;
+  return false;
 }
 
 void WorkerPool::Leave(const Chunk& chunk) {
