@@ -81,6 +81,12 @@ class Service:
         """The number of the daemon's thread of this name."""
         return thread_of(self.process.pid, name)
 
+    def busy_worker(self):
+        """The name of the worker that has run longest: small batches keep few of them busy, and the others sleep."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        ran = {(task / "comm").read_text().strip(): int((task / "schedstat").read_text().split()[0]) for task in tasks}
+        return max((name for name in ran if name.startswith("worker")), key=ran.get)
+
     def stop(self):
         self.process.terminate()
         assert self.process.wait(WAIT_S) == 0, self.log()

@@ -155,8 +155,8 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
     service.receive_until("READY")
     trainer = reader(rows, service)
-    assert trainer.readline()
-    with stopped_thread(service.thread("worker1"), in_read=True):
+    assert all(trainer.readline() for _ in range(500))
+    with stopped_thread(service.thread(service.busy_worker()), in_read=True):
         await_log(service, "and nothing else was done for")
         assert "the service manager's watchdog is not fed until this changes" in service.log()
         assert service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
@@ -196,8 +196,8 @@ def test_a_read_that_does_not_return_stops_nothing_while_others_get_on(tmp_path,
     service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
     service.receive_until("READY")
     hung = reader(rows, service)
-    assert hung.readline()
-    with stopped_thread(service.thread("worker1"), in_read=True):
+    assert all(hung.readline() for _ in range(500))
+    with stopped_thread(service.thread(service.busy_worker()), in_read=True):
         other = reader(rows, service)
         await_log(service, "the rest gets on, so the daemon goes on")
         for _ in range(5):
