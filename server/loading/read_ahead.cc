@@ -28,27 +28,31 @@ class ReadAhead::Task final : public FillTask {
       : FillTask(std::move(share), static_cast<uint32_t>(ids.size()), chunk, first),
         ahead_(std::move(ahead)),
         first_(first),
-        ids_(std::move(ids)) {}
+        ids_(std::move(ids)) {
+    ahead_->tasks_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Task() override { ahead_->tasks_.fetch_sub(1, std::memory_order_relaxed); }
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
     Tally tally;
     for (uint32_t i = begin; i < end && ahead_->on_.load(std::memory_order_relaxed);) {
       uint32_t run = 1;  // neighbours in the dataset
       while (i + run < end && ids_[i + run] == ids_[i] + run) ++run;
+      tally.useless_run += run;
       if (ahead_->Ahead(first_ + i + run - 1)) {
         scratch.Begin(ids_[i]);
         const Prefetched asked = ahead_->loader_->Prefetch(ids_[i], run);
         tally.samples += run;
         tally.bytes += asked.bytes;
-        tally.cached_run = asked.cached ? tally.cached_run + run : 0;
         if (!asked.cached) {
           tally.cold_samples += run;
           tally.cold_bytes += asked.bytes;
+          tally.useless_run = 0;
         }
       }
       i += run;
     }
-    if (tally.samples > 0) ahead_->Note(tally);
+    if (tally.samples + tally.useless_run > 0) ahead_->Note(tally);
   }
   void Done() override {}
 
@@ -127,8 +131,9 @@ void ReadAhead::SwitchOn(uint64_t place) {
   {
     const MutexLock lock(mutex_);
     if (stopped_ || place < quiet_until_) return;
-    cached_run_ = 0;
+    useless_run_ = 0;
     found_cold_ = false;
+    ask_from_ = 0;
   }
   try {
     readers_.Start();
@@ -150,7 +155,7 @@ void ReadAhead::SwitchOn(uint64_t place) {
 std::shared_ptr<FillTask> ReadAhead::Next() {
   const uint64_t begun = begun_.load(std::memory_order_relaxed);
   while (ranges_.size() > kMaxSlots && ranges_[kMaxSlots].past() <= begun) ranges_.pop_front();
-  if (stopped_ || !on_.load(std::memory_order_relaxed)) return nullptr;
+  if (stopped_ || !MayAsk()) return nullptr;
   const uint64_t sample_bytes =
       samples_ == 0 ? kWindowBytes / kFirstWindow : std::max<uint64_t>(1, bytes_ / samples_);
   // A false alarm must not cost more than it takes to find out.
@@ -162,7 +167,10 @@ std::shared_ptr<FillTask> ReadAhead::Next() {
   }
   const uint64_t limit = std::min(end_, begun + 1 + window);
   // A few samples are left for later, so that tasks do not get tiny.
-  if (limit < next_ + window / 8 && limit < end_) return nullptr;
+  if (limit < next_ + window / 8 && limit < end_) {
+    ask_from_ = next_ + window / 8 - window - 1;
+    return nullptr;
+  }
   const uint64_t first = next_;
   std::vector<uint64_t> ids;
   for (const Range& range : ranges_) {
@@ -180,14 +188,15 @@ void ReadAhead::Note(const Tally& tally) {
   const MutexLock lock(mutex_);
   samples_ += tally.samples;
   bytes_ += tally.bytes;
+  ask_from_ = 0;  // the window may have become larger
   use_.samples += tally.cold_samples;
   use_.bytes += tally.cold_bytes;
-  if (tally.cached_run < tally.samples) {
+  if (tally.cold_samples > 0) {
     found_cold_ = true;
-    cached_run_ = 0;
+    useless_run_ = 0;
   }
-  cached_run_ += tally.cached_run;
-  if (!on_.load(std::memory_order_relaxed) || cached_run_ < (found_cold_ ? kCachedRun : kFalseAlarmRun))
+  useless_run_ += tally.useless_run;
+  if (!on_.load(std::memory_order_relaxed) || useless_run_ < (found_cold_ ? kUselessRun : kFalseAlarmRun))
     return;
   on_ = false;
   quiet_ = found_cold_ ? kMinQuiet : std::min(2 * quiet_, kMaxQuiet);
