@@ -195,7 +195,7 @@ Status GpuImageDecoder::Impl::CopyPixels(const EncodedImage& image, Status& fail
 }
 
 Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
-  if (chunk_.count == 0) return OkStatus();
+  if (chunk_.count == 0) return stream_->Wait();  // for pixels that are copied
   RETURN_IF_ERROR(CopyJobs(0, chunk_.count));
   RETURN_IF_ERROR(stream_->Poison(JobsOf(0, chunk_.count)));
   // The engines may not wait for the stream.
