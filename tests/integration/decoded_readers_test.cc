@@ -229,9 +229,9 @@ TEST_F(DecodedReadersTest, ReaderThatReadsNothingStopsNobody) {
 TEST_F(DecodedReadersTest, BrokenDecoderEndsItsLinks) {
   const UniqueFd reader = AddReader();
   TakeUpTo(1);
+  Ask(reader, RequestOf(1), Memory());
   engine_->Break(Internal("the GPU fell off the bus"));
   PublishUpTo(2);
-  Ask(reader, RequestOf(1), Memory());
   std::vector<std::byte> frame;
   EXPECT_EQ(Receive(reader, &frame), 0);
 }
