@@ -4,6 +4,7 @@
 // memory, rounded to 8 bits like the daemon, and adds up each output from them. A warp has a row at a time.
 #pragma once
 
+#include "client/kernels/pixel_poison.cuh"
 #include "client/kernels/resize_axis.cuh"
 #include "client/kernels/source_pixels.cuh"
 
@@ -43,12 +44,14 @@ struct Sums {
   }
 };
 
-// Returns 2^23 plus the byte that the sum is rounded to, so these are its last bits.
+constexpr float kWholeFloats = 8388608.0f;  // 2^23: from here on, neighbouring floats differ by 1
+
+// Returns kWholeFloats plus the byte that the sum is rounded to, so these are its last bits.
 template <uint32_t kInterpolation>
 __device__ inline float Rounded(float sum) {
   // Weights below 0 lead out of the range of a byte.
   if (HasNegativeWeights(kInterpolation)) sum = fminf(fmaxf(sum, 0.0f), 255.0f);
-  return __fadd_rd(sum, 8388608.0f);
+  return __fadd_rd(sum, kWholeFloats);
 }
 
 // Calls add(weight) for the taps [begin, end). `table` has the weights of the first kTableTaps.
@@ -83,9 +86,9 @@ __device__ inline void ResizeRows(TileMemory& tile, const uint8_t* from, uint32_
                           });
 #pragma unroll
   for (int32_t i = 0; i < kRows; ++i)
-    tile.strip[row + i * kWarpRows][column] = make_float4(Rounded<kInterpolation>(sums[i].r) - 8388608.0f,
-                                                          Rounded<kInterpolation>(sums[i].g) - 8388608.0f,
-                                                          Rounded<kInterpolation>(sums[i].b) - 8388608.0f, 0);
+    tile.strip[row + i * kWarpRows][column] = make_float4(
+        Rounded<kInterpolation>(sums[i].r) - kWholeFloats, Rounded<kInterpolation>(sums[i].g) - kWholeFloats,
+        Rounded<kInterpolation>(sums[i].b) - kWholeFloats, 0);
 }
 
 template <uint32_t kInterpolation, bool kGray>
@@ -165,47 +168,6 @@ __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& 
     const int32_t y = top + i / kDecodeTileWidth;
     if (x < int32_t(work.width) && y < int32_t(work.height)) WritePixel(work, image, x, y, 0, 0, 0);
   }
-}
-
-// Calls visit(bytes, begin, end) for the block's image and this thread's share of its places, of up to 8
-// bytes each: two in each row of blocks in the region, one at its end, and one that differs from row to row.
-// The engine decodes blocks in order, so that an image which it has left early has no last blocks.
-template <typename Visit>
-__device__ inline void ForPlaces(const DecodeImages& work, const Visit& visit) {
-  constexpr int32_t kBlock = 8;
-  const DecodedImage& image = work.images[blockIdx.x];
-  if (image.pixels == nullptr) return;
-  const int32_t begin = 3 * image.x.first;
-  const int32_t end = begin + 3 * image.x.region;
-  const int32_t last = max(end - kBlock, begin);
-  const int32_t top = image.y.first;
-  const int32_t bottom = top + image.y.region - 1;
-  for (int32_t i = top / kBlock + threadIdx.x; i <= bottom / kBlock; i += kDecodeThreads) {
-    const int32_t y = i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1));
-    const uint8_t* const row = AddressOf(image, 0, min(max(y, top), bottom));
-    const int32_t somewhere =
-        begin + int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last - begin + 1));
-    visit(row, somewhere, min(somewhere + kBlock, end));
-    visit(row, last, end);
-  }
-}
-
-__device__ inline uint8_t PoisonAt(const DecodeImages& work, int32_t byte) {
-  return uint8_t(work.poison >> (byte % 8 * 8));
-}
-
-__device__ inline void Poison(const DecodeImages& work) {
-  ForPlaces(work, [&](const uint8_t* row, int32_t begin, int32_t end) {
-    for (int32_t i = begin; i < end; ++i) const_cast<uint8_t*>(row)[i] = PoisonAt(work, i);
-  });
-}
-
-__device__ inline void CheckWritten(const DecodeImages& work) {
-  ForPlaces(work, [&](const uint8_t* row, int32_t begin, int32_t end) {
-    bool same = true;
-    for (int32_t i = begin; i < end; ++i) same = same && row[i] == PoisonAt(work, i);
-    if (same) work.unwritten[blockIdx.x] = 1;
-  });
 }
 
 __device__ inline void Decode(const DecodeImages& work) {

@@ -196,12 +196,13 @@ Status GpuImageDecoder::Impl::CopyPixels(const EncodedImage& image, Status& fail
 
 Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
   if (chunk_.count == 0) return stream_->Wait();  // for pixels that are copied
+  const DecodeImages jobs = JobsOf(0, chunk_.count);
   RETURN_IF_ERROR(CopyJobs(0, chunk_.count));
-  RETURN_IF_ERROR(stream_->Poison(JobsOf(0, chunk_.count)));
+  RETURN_IF_ERROR(stream_->Poison(jobs));
   // The engines may not wait for the stream.
   RETURN_IF_ERROR(stream_->Wait());
   RunEngines(images);
-  RETURN_IF_ERROR(stream_->Launch(JobsOf(0, chunk_.count)));
+  RETURN_IF_ERROR(stream_->Launch(jobs));
   RETURN_IF_ERROR(stream_->Wait());
   for (size_t i = 0; i < chunk_.count; ++i) {
     const size_t index = chunk_.made[i].index;

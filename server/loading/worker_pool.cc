@@ -155,10 +155,11 @@ bool WorkerPool::MayIdle() const {
 }
 
 bool WorkerPool::HasClaimable() const {
-  for (const std::shared_ptr<FillTask>& task : open_)
-    if (MoreThreads(*task->share_) != 0) return true;
-  if (!MayIdle()) return false;
-  for (const std::shared_ptr<FillTask>& task : idle_)
+  return HasClaimableIn(open_) || (MayIdle() && HasClaimableIn(idle_));
+}
+
+bool WorkerPool::HasClaimableIn(const Tasks& tasks) const {
+  for (const std::shared_ptr<FillTask>& task : tasks)
     if (MoreThreads(*task->share_) != 0) return true;
   return false;
 }

@@ -143,7 +143,9 @@ class WorkerPool {
   void Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
   // Whether a thread may do idle work besides those that do.
   bool MayIdle() const PF_REQUIRES(mutex_);
+  // Whether Claim would find something. / Likewise ClaimFrom.
   bool HasClaimable() const PF_REQUIRES(mutex_);
+  bool HasClaimableIn(const Tasks& tasks) const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;
   const uint32_t max_per_user_;

@@ -83,21 +83,26 @@ class Service:
 
     def busy_worker(self):
         """The name of the worker that has run longest: small batches keep few of them busy, and the others sleep."""
-        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
-        ran = {(task / "comm").read_text().strip(): int((task / "schedstat").read_text().split()[0]) for task in tasks}
-        return max((name for name in ran if name.startswith("worker")), key=ran.get)
+        workers = [(int((task / "schedstat").read_text().split()[0]), name) for name, task in threads_of(self.process.pid) if name.startswith("worker")]
+        return max(workers)[1]
 
     def stop(self):
         self.process.terminate()
         assert self.process.wait(WAIT_S) == 0, self.log()
 
 
-def thread_of(pid, name):
-    """The number of the process's thread of this name."""
+def threads_of(pid):
+    """The name and the folder below /proc of each thread of the process."""
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # it ended meanwhile
-            if (task / "comm").read_text().strip() == name:
-                return int(task.name)
+            yield (task / "comm").read_text().strip(), task
+
+
+def thread_of(pid, name):
+    """The number of the process's thread of this name."""
+    for found, task in threads_of(pid):
+        if found == name:
+            return int(task.name)
     raise AssertionError(f"the process has no thread {name}")
 
 
