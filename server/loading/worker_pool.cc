@@ -40,12 +40,15 @@ void WorkerPool::Start() {
 
 void WorkerPool::Stop() {
   std::vector<std::thread> threads;
+  std::vector<CondVar*> sleeping;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
-    Wake(UINT32_MAX);
+    sleeping.swap(sleeping_);
+    waking_ += static_cast<uint32_t>(sleeping.size());
   }
+  for (CondVar* const thread : sleeping) thread->NotifyOne();
   for (std::thread& thread : threads) thread.join();
   Tasks dropped;
   Tasks dropped_idle;
@@ -54,14 +57,10 @@ void WorkerPool::Stop() {
   dropped_idle.swap(idle_);
 }
 
-void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
-  MutexLock lock(mutex_);
-  if (!stopping_) Insert(std::move(task), open_);
-}
-
-void WorkerPool::SubmitIdle(std::shared_ptr<FillTask> task) {
-  MutexLock lock(mutex_);
-  if (!stopping_) Insert(std::move(task), idle_);
+void WorkerPool::Add(std::shared_ptr<FillTask> task, bool idle) {
+  Wake wake;
+  const MutexLock lock(mutex_);
+  if (!stopping_) Insert(std::move(task), idle ? idle_ : open_, wake);
 }
 
 void WorkerPool::WithdrawIdle(const FeedShare& share) {
@@ -73,7 +72,7 @@ void WorkerPool::WithdrawIdle(const FeedShare& share) {
   idle_.erase(idle_.begin(), others);
 }
 
-void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
+void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake) {
   PF_CHECK(task->samples_ > 0 && task->chunk_samples_ > 0, "a task has at least one sample");
   // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
   // with the least served.
@@ -85,23 +84,18 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks) {
     auto& served = task->share_->In(kind_).served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
-  const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
-  uint32_t more = std::min(chunks, MoreThreads(*task->share_));
-  // Threads that are on their way take what a limited feed has, or wake another one: see Loop.
-  if (IsLimit(task->share_->MaxWorkers())) {
-    const uint32_t finishing = task->share_->In(kind_).finishing.load(std::memory_order_relaxed);
-    more -= std::min(more, waking_ + finishing);
-  }
+  const uint32_t finishing = task->share_->In(kind_).finishing.load(std::memory_order_relaxed);
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
   tasks.insert(place, std::move(task));
-  Wake(more);
+  TakeSleeping(finishing, wake);
 }
 
-void WorkerPool::Wake(uint32_t at_most) {
-  for (; at_most > 0 && !sleeping_.empty(); --at_most) {
-    sleeping_.back()->NotifyOne();
+void WorkerPool::TakeSleeping(uint32_t finishing, Wake& wake) {
+  for (CondVar*& thread : wake.threads) {
+    if (sleeping_.empty() || !HasClaimableFor(waking_ + finishing + 1)) return;
+    thread = sleeping_.back();
     sleeping_.pop_back();
     ++waking_;
   }
@@ -154,14 +148,22 @@ bool WorkerPool::MayIdle() const {
          std::ranges::none_of(open_, [&](const auto& task) { return IsLimit(task->share_->max_workers); });
 }
 
-bool WorkerPool::HasClaimable() const {
-  return HasClaimableIn(open_) || (MayIdle() && HasClaimableIn(idle_));
+bool WorkerPool::HasClaimableFor(uint32_t threads) const {
+  return Claimable(open_, threads) >= threads || (MayIdle() && Claimable(idle_, threads) >= threads);
 }
 
-bool WorkerPool::HasClaimableIn(const Tasks& tasks) const {
-  for (const std::shared_ptr<FillTask>& task : tasks)
-    if (MoreThreads(*task->share_) != 0) return true;
-  return false;
+uint64_t WorkerPool::Claimable(const Tasks& tasks, uint32_t at_most) const {
+  uint64_t chunks = 0;
+  for (const std::shared_ptr<FillTask>& task : tasks) {
+    const uint32_t more = MoreThreads(*task->share_);
+    if (more == UINT32_MAX) {
+      chunks += (task->samples_ - task->claimed_ + task->chunk_samples_ - 1) / task->chunk_samples_;
+    } else if (more > 0) {
+      chunks = std::max<uint64_t>(chunks, 1);  // its tasks share what it may have: one thread finds out
+    }
+    if (chunks >= at_most) break;
+  }
+  return chunks;
 }
 
 void WorkerPool::Leave(const Chunk& chunk) {
@@ -207,10 +209,11 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 }
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
-  CondVar work;
+  CondVar& work = work_[index];
   Chunk chunk;
   while (true) {
     {
+      Wake wake;
       MutexLock lock(mutex_);
       if (chunk.share != nullptr) Leave(chunk);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
@@ -219,8 +222,7 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
         if (std::erase(sleeping_, &work) == 0) --waking_;  // else nobody has woken it
       }
       if (stopping_) return;
-      // Threads may sleep over tasks that could have no more of them, or for which this one was to come.
-      if (waking_ == 0 && !sleeping_.empty() && HasClaimable()) Wake(1);
+      TakeSleeping(0, wake);
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
     FillTask& task = *chunk.task;

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/sync.h"
@@ -72,9 +74,9 @@ class WorkerPool {
   // Waits for running chunks, destroys tasks with unclaimed samples, and joins the threads. Idempotent.
   void Stop() PF_EXCLUDES(mutex_);
 
-  void Submit(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
+  void Submit(std::shared_ptr<FillTask> task) { Add(std::move(task), false); }
   // A chunk of it is begun only while no task of Submit may have another thread.
-  void SubmitIdle(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
+  void SubmitIdle(std::shared_ptr<FillTask> task) { Add(std::move(task), true); }
   // Destroys the idle tasks of this share that have unclaimed samples: their Done is not called.
   void WithdrawIdle(const FeedShare& share) PF_EXCLUDES(mutex_);
 
@@ -127,9 +129,28 @@ class WorkerPool {
     bool finished_task = false;  // it was the last one to end
   };
 
+  // Threads that are woken at its end: waking takes long, and is done without the lock. Each thread that
+  // comes wakes others in turn, so that none need wake many.
+  struct Wake {
+    static constexpr size_t kThreads = 2;
+
+    Wake() = default;
+    ~Wake() {
+      for (CondVar* const thread : threads)
+        if (thread != nullptr) thread->NotifyOne();
+    }
+    Wake(const Wake&) = delete;
+    Wake& operator=(const Wake&) = delete;
+
+    std::array<CondVar*, kThreads> threads{};
+  };
+
   void Loop(uint32_t index, SampleScratch& scratch);
-  void Wake(uint32_t at_most) PF_REQUIRES(mutex_);
-  void Insert(std::shared_ptr<FillTask> task, Tasks& tasks) PF_REQUIRES(mutex_);
+  void Add(std::shared_ptr<FillTask> task, bool idle) PF_EXCLUDES(mutex_);
+  void Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake) PF_REQUIRES(mutex_);
+  // Chooses threads to wake, if there is more than those can begin that are on their way: that were woken
+  // before, or finish a task now.
+  void TakeSleeping(uint32_t finishing, Wake& wake) PF_REQUIRES(mutex_);
   Chunk Claim() PF_REQUIRES(mutex_);
   // Of the next of these tasks that may have another thread now.
   Chunk ClaimFrom(Tasks& tasks) PF_REQUIRES(mutex_);
@@ -143,9 +164,11 @@ class WorkerPool {
   void Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
   // Whether a thread may do idle work besides those that do.
   bool MayIdle() const PF_REQUIRES(mutex_);
-  // Whether Claim would find something. / Likewise ClaimFrom.
-  bool HasClaimable() const PF_REQUIRES(mutex_);
-  bool HasClaimableIn(const Tasks& tasks) const PF_REQUIRES(mutex_);
+  // Whether Claim would find something for so many threads.
+  bool HasClaimableFor(uint32_t threads) const PF_REQUIRES(mutex_);
+  // Chunks that as many threads could claim now. It counts one of all feeds that may not have all threads,
+  // and stops at `at_most` or more.
+  uint64_t Claimable(const Tasks& tasks, uint32_t at_most) const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;
   const uint32_t max_per_user_;
@@ -155,8 +178,9 @@ class WorkerPool {
   std::atomic<uint64_t> progress_{0};
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;
-  // Of threads without work. Each has a condition of its own, so that it is known which was woken: the one
-  // that fell asleep last, whose processor's caches are warm.
+  // One a thread, so that it is known which was woken: of those without work the one that fell asleep last,
+  // whose processor's caches are warm.
+  std::vector<CondVar> work_{thread_count_};
   std::vector<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
   uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;  // threads that were woken and have yet to come
   Tasks open_ PF_GUARDED_BY(mutex_);

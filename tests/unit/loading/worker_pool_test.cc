@@ -33,16 +33,19 @@ TEST(WorkerPoolTest, RunsEverySampleOnceAndThenDoneOnce) {
   }
 }
 
-// All workers join on one batch, so the first batch takes 1/W of a worker's time.
+// All workers join on one batch, so the first batch takes 1/W of a worker's time. Each wakes some others.
 TEST(WorkerPoolTest, WorkersShareOneBatch) {
-  WorkerPool pool(4);
+  constexpr uint32_t kThreads = 16;
+  WorkerPool pool(kThreads);
   pool.Start();
-  std::latch all_in(4);
-  std::latch done(1);
-  pool.Submit(std::make_shared<CountingTask>(
-      std::make_shared<FeedShare>(), 4, 1, [&](uint32_t) { all_in.arrive_and_wait(); },
-      [&] { done.count_down(); }));
-  done.wait();  // only if four threads were inside the one task at once
+  const auto share = std::make_shared<FeedShare>();
+  for (int i = 0; i < 200; ++i) {
+    std::latch all_in(kThreads);
+    std::latch done(1);
+    pool.Submit(std::make_shared<CountingTask>(
+        share, kThreads, 1, [&](uint32_t) { all_in.arrive_and_wait(); }, [&] { done.count_down(); }));
+    done.wait();  // only if all threads were inside the one task at once
+  }
 }
 
 // One worker, stopped at a gate while the others queue up: then the order of the gate's release is the order
