@@ -44,7 +44,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   static constexpr uint64_t kUselessRun = 256;
   static constexpr uint64_t kFalseAlarmRun = 32;
   static constexpr uint64_t kMinQuiet = 256;
-  static constexpr uint64_t kMaxQuiet = 2048;
+  static constexpr uint64_t kMaxQuiet = 16'384;
   // The requests under way. More would be of samples at which the workers have been by then.
   static constexpr uint32_t kMaxTasks = 16;
 
