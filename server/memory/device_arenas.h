@@ -42,10 +42,11 @@ struct GpuSnapshot {
   uint64_t copies = 0;
   uint64_t copied_bytes = 0;  // from the host
   uint64_t peer_bytes = 0;    // from other GPUs
-  uint64_t copy_ns = 0;       // time in which the copy stream was busy
-  uint64_t queue_ns = 0;      // total time that filled slots waited for their copy
-  uint64_t copy_errors = 0;
+  // Of copies from the host:
+  uint64_t copy_ns = 0;   // time in which their stream was busy
+  uint64_t queue_ns = 0;  // total time that filled slots waited for them
   DurationCounts copy_durations;
+  uint64_t copy_errors = 0;
   // Time since a copy last completed while copies are pending. Unlike the counters, it can decrease.
   std::chrono::nanoseconds stalled{0};
   std::string copy_thread;

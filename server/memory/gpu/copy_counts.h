@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU's copies have amounted to, for status and metrics.
+// What the copies of one engine have amounted to, for status and metrics.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,8 @@ namespace pinfeed {
 class CopyCounts {
  public:
   struct Values {
-    uint64_t copies = 0;       // jobs from the host
-    uint64_t bytes = 0;        // from the host
-    uint64_t peer_bytes = 0;   // from other GPUs
+    uint64_t copies = 0;  // jobs
+    uint64_t bytes = 0;
     uint64_t copy_ns = 0;      // time in which the stream was busy
     uint64_t queue_ns = 0;     // total time between submission and start of jobs
     uint64_t errors = 0;       // driver errors; the first one stops the engine
@@ -27,21 +26,16 @@ class CopyCounts {
 
   void AddQueued(std::chrono::nanoseconds waited) { Add(queue_ns_, Count(waited)); }
   void AddCopied(const CopyStream::Copied& copied) {
-    const bool from_host = copied.job.from_host();
-    Add(copies_, from_host ? 1 : 0);
-    Add(from_host ? bytes_ : peer_bytes_, copied.job.bytes());
+    Add(copies_, 1);
+    Add(bytes_, copied.job.bytes());
     Add(copy_ns_, Count(copied.end - copied.begin));
     durations_.Record(Count(copied.end - copied.enqueued));
   }
   void AddError() { Add(errors_, 1); }
   Values Read() const {
-    return {copies_.load(std::memory_order_relaxed),
-            bytes_.load(std::memory_order_relaxed),
-            peer_bytes_.load(std::memory_order_relaxed),
-            copy_ns_.load(std::memory_order_relaxed),
-            queue_ns_.load(std::memory_order_relaxed),
-            errors_.load(std::memory_order_relaxed),
-            durations_.Counts()};
+    return {copies_.load(std::memory_order_relaxed),  bytes_.load(std::memory_order_relaxed),
+            copy_ns_.load(std::memory_order_relaxed), queue_ns_.load(std::memory_order_relaxed),
+            errors_.load(std::memory_order_relaxed),  durations_.Counts()};
   }
 
  private:
@@ -52,7 +46,6 @@ class CopyCounts {
 
   std::atomic<uint64_t> copies_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> peer_bytes_{0};
   std::atomic<uint64_t> copy_ns_{0};
   std::atomic<uint64_t> queue_ns_{0};
   std::atomic<uint64_t> errors_{0};

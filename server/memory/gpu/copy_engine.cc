@@ -31,11 +31,12 @@ uint64_t Nanoseconds(std::chrono::steady_clock::time_point time) {
 }  // namespace
 
 Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const CudaDevice> device,
+                                                       const std::string& name,
                                                        std::function<void(const Status&)> on_failure) {
   ASSIGN_OR_RETURN(std::unique_ptr<CopyStream> stream, CopyStream::Create(device));
   std::unique_ptr<CopyEngine> engine(
-      new CopyEngine(std::move(device), std::move(on_failure), std::move(stream)));
-  engine->thread_ = StartThread(engine->ThreadName(), [raw = engine.get()] { raw->Run(); });
+      new CopyEngine(std::move(device), name, std::move(on_failure), std::move(stream)));
+  engine->thread_ = StartThread(engine->thread_name(), [raw = engine.get()] { raw->Run(); });
   engine->in_context_.wait();
   return engine;
 }

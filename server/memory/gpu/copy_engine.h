@@ -20,8 +20,9 @@
 
 namespace pinfeed {
 
-// Purpose: one GPU's copy thread. It takes jobs from the queue to the stream, and calls readers that wait. A
-// job is done when its copies have completed.
+// Purpose: a copy thread of one GPU. It takes jobs from the queue to the stream, and calls readers that wait.
+// A job is done when its copies have completed. A GPU has one for what comes from the host, and one for what
+// comes from other GPUs, whose links are others: in one stream, neither would be used while the other is.
 // Owns: queue, stream, thread.
 // Threads: all methods from any thread; none blocks for the GPU. A job's `done` and a lane's reader are
 // called on the copy thread without a lock.
@@ -33,7 +34,9 @@ namespace pinfeed {
 class CopyEngine {
  public:
   // Waits until the copy thread can use the GPU, or `on_failure` was called because it cannot.
+  // `name`: of the thread, before the GPU's number.
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
+                                                    const std::string& name,
                                                     std::function<void(const Status&)> on_failure);
   ~CopyEngine();
   CopyEngine(const CopyEngine&) = delete;
@@ -45,14 +48,17 @@ class CopyEngine {
   // Time since a copy last completed while copies are pending; 0 when none is.
   std::chrono::nanoseconds Stalled() const;
   const CudaDevice& device() const { return *device_; }
-  std::string ThreadName() const { return "copy-" + std::to_string(device_->ordinal()); }
+  const std::string& thread_name() const { return thread_name_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  CopyEngine(std::shared_ptr<const CudaDevice> device, std::function<void(const Status&)> on_failure,
-             std::unique_ptr<CopyStream> stream)
-      : device_(std::move(device)), on_failure_(std::move(on_failure)), stream_(std::move(stream)) {}
+  CopyEngine(std::shared_ptr<const CudaDevice> device, const std::string& name,
+             std::function<void(const Status&)> on_failure, std::unique_ptr<CopyStream> stream)
+      : device_(std::move(device)),
+        thread_name_(name + "-" + std::to_string(device_->ordinal())),
+        on_failure_(std::move(on_failure)),
+        stream_(std::move(stream)) {}
   void Run();
   // Moves a job from the queue to the stream. Returns whether there was one, and sets `closed` otherwise.
   bool Begin(bool& closed);
@@ -64,6 +70,7 @@ class CopyEngine {
   void Pause();
 
   const std::shared_ptr<const CudaDevice> device_;
+  const std::string thread_name_;
   const std::function<void(const Status&)> on_failure_;
   CopyQueue queue_;
   const std::unique_ptr<CopyStream> stream_;  // used by the copy thread only, like the following

@@ -29,7 +29,6 @@ struct CopyJob {
   };
   std::vector<Copy> copies;
   Arena::Done done;
-  bool from_host() const { return copies.front().from != nullptr; }
   uint64_t bytes() const {
     uint64_t sum = 0;
     for (const Copy& copy : copies) sum += copy.bytes;

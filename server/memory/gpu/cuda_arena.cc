@@ -113,7 +113,7 @@ void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, const std::vecto
     job.copies.push_back(
         {nullptr, peer.Address(slot) + copy.offset, Address(slot) + copy.offset, copy.bytes});
   job.done = std::move(done);
-  lane_.Submit(std::move(job));
+  peer_lane_->Submit(std::move(job));
 }
 
 Status CudaArena::AllowReads(const CudaDevice& reader) const {

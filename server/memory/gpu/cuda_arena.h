@@ -28,9 +28,9 @@ inline constexpr uint64_t kArenaIdBytes = kSlotAlignment;
 enum class Staging { kPinned, kNone };
 
 // Purpose: see Arena.
-// Owns: device memory, staging memory, its lane in the copy engine, its charges.
+// Owns: device memory, staging memory, its lanes in the copy engines, its charges.
 // Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped. The
-// copy engine and the cache share outlive it too.
+// copy engines and the cache share outlive it too.
 // Threads: see Arena; Fetch, FetchFrom and AllowReads from any thread.
 // Errors: Create fails when memory is short or the driver reports an error. A copy that fails is reported by
 // its `done`.
@@ -44,6 +44,7 @@ class CudaArena final : public Arena {
     PinnedRegion& region;
     MemoryBudget& device_pool;
     CopyEngine& engine;
+    CopyEngine* peer_engine;  // of copies from other GPUs; null: there are none
     DeviceMemoryQuarantine& quarantine;
     CacheShare& cache;
     uid_t user;  // charged for the memory
@@ -93,7 +94,9 @@ class CudaArena final : public Arena {
         quarantine_(parts.quarantine),
         lease_(std::move(lease)),
         engine_(parts.engine),
-        lane_(parts.engine.queue()) {}
+        lane_(parts.engine.queue()) {
+    if (parts.peer_engine != nullptr) peer_lane_.emplace(parts.peer_engine->queue());
+  }
   Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
   // Clears the memory, because the driver does not guarantee the contents of new memory.
   Status ClearDevice(const CudaDevice& device, uint64_t bytes);
@@ -109,6 +112,7 @@ class CudaArena final : public Arena {
   std::unique_ptr<StagingMemory> staging_;        // null: Staging::kNone
   const CopyEngine& engine_;
   CopyQueue::Lane lane_;
+  std::optional<CopyQueue::Lane> peer_lane_;
 };
 
 }  // namespace pinfeed

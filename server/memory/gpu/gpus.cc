@@ -33,6 +33,7 @@ struct Gpu {
   PinnedRegion* region = nullptr;
   std::unique_ptr<MemoryBudget> memory;  // what arenas may use
   std::unique_ptr<CopyEngine> engine;
+  std::unique_ptr<CopyEngine> peer_engine;  // of copies from other GPUs; null: there are none
 };
 
 // This context launches no kernels. Minimal limits save over 200 MiB of the GPU's memory for the trainer.
@@ -87,7 +88,10 @@ class Gpus final : public DeviceArenas {
     }
     for (Gpu& gpu : gpus->gpus_) {
       gpu.region = gpus->regions_.at(gpu.device->numa_node()).get();
-      ASSIGN_OR_RETURN(gpu.engine, CopyEngine::Create(gpu.device, options.on_failure));
+      ASSIGN_OR_RETURN(gpu.engine, CopyEngine::Create(gpu.device, "copy", options.on_failure));
+      if (count > 1) {
+        ASSIGN_OR_RETURN(gpu.peer_engine, CopyEngine::Create(gpu.device, "peer", options.on_failure));
+      }
       spdlog::info("feeds GPU {} ({}, {}): up to {} MiB of its memory", gpu.device->ordinal(),
                    gpu.device->name(), gpu.device->uuid(), gpu.memory->capacity_bytes() >> 20);
     }
@@ -190,10 +194,15 @@ class Gpus final : public DeviceArenas {
     std::vector<GpuSnapshot> all;
     for (const Gpu& gpu : gpus_) {
       const CopyCounts::Values copied = gpu.engine->counters();
+      const CopyCounts::Values from_peers =
+          gpu.peer_engine == nullptr ? CopyCounts::Values() : gpu.peer_engine->counters();
+      const CopyEngine& slowest =
+          gpu.peer_engine != nullptr && gpu.peer_engine->Stalled() > gpu.engine->Stalled() ? *gpu.peer_engine
+                                                                                           : *gpu.engine;
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), quarantine_->Snapshot(gpu.device->uuid()), copied.copies,
-                     copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
-                     copied.durations, gpu.engine->Stalled(), gpu.engine->ThreadName()});
+                     copied.bytes, from_peers.bytes, copied.copy_ns, copied.queue_ns, copied.durations,
+                     copied.errors + from_peers.errors, slowest.Stalled(), slowest.thread_name()});
     }
     return all;
   }
@@ -203,7 +212,8 @@ class Gpus final : public DeviceArenas {
                                                const BatchLayout& layout, uint32_t slot_count,
                                                Staging staging, uid_t user) {
     ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
-    const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *quarantine_, *cache_, user};
+    const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, gpu->peer_engine.get(),
+                                 *quarantine_, *cache_,      user};
     Result<std::unique_ptr<CudaArena>> made =
         CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
     if (!made.ok()) ReportIfBroken(*gpu);

@@ -163,17 +163,21 @@ void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done
   }
   if (parts.size() == 1) return first_->Deliver(piece, range, std::move(done));
   const std::vector<StagedCopy> copies = first_->staging().Copies(piece, range);
-  const auto pending = std::make_shared<PendingCopies>(
-      copies.empty() ? 1 : parts.size(),
-      [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
-        Return(piece);
-        done(status, time);
-      },
-      std::move(parts));
+  if (copies.empty()) {
+    Return(piece);
+    return done(OkStatus(), {});
+  }
+  if (!striped) {
+    done = [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
+      Return(piece);
+      done(status, time);
+    };
+  }
+  const size_t count = parts.size();
+  const auto pending = std::make_shared<PendingCopies>(count, std::move(done), std::move(parts));
   const auto finish = [pending](const Status& status, const CopyTime& time) {
     pending->Finish(status, time);
   };
-  if (copies.empty()) return finish(OkStatus(), {});
   const Arenas& all = pending->parts();
   if (!striped) {
     for (const auto& part : all) part->Fetch(piece.slot, copies, finish);
@@ -182,12 +186,13 @@ void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done
   const CudaArena& first = *all[stripe];
   all[stripe]->Fetch(
       piece.slot, copies,
-      [pending, &first, copies, slot = piece.slot, finish](const Status& status, const CopyTime& time) {
+      [this, pending, &first, copies, piece, finish](const Status& status, const CopyTime& time) {
+        Return(piece);  // the others do not read it, so it can be filled meanwhile
         // The other parts copy from the completed one.
         for (const auto& part : pending->parts()) {
           if (part.get() == &first) continue;
           if (status.ok()) {
-            part->FetchFrom(first, slot, copies, finish);
+            part->FetchFrom(first, piece.slot, copies, finish);
           } else {
             finish(status, {});
           }

@@ -57,6 +57,17 @@ class DeviceArenaTest : public ::testing::Test {
     ended.get_future().wait();
   }
 
+  // Returns when the pinned memory of all deliveries can be filled again. None may be done.
+  static void DeliverAllAndTakeAgain(Arena& arena) {
+    Piece piece{0, 0, kSamples, 0};
+    for (; piece.slot < kArenaSlots; ++piece.slot) {
+      if (!arena.Take(&piece)) std::_Exit(2);
+      arena.Deliver(piece, {0, kSamples, true}, [](const Status&, const CopyTime&) { std::_Exit(3); });
+    }
+    for (uint32_t i = 0; i < kArenaSlots; ++i)
+      while (!arena.Take(&piece)) std::this_thread::yield();
+  }
+
   MemoryBudget pool_{64 * kMiB};
   std::unique_ptr<DeviceArenas> gpus_;
 };
@@ -120,6 +131,23 @@ TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
         std::thread([&] { (void)arena->PartOn(Uuid(1)); }).detach();
         while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
         if (arena->PartOn(Uuid(0)).ok()) std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// Another process, since the calls never return: those of the copies from one GPU to the other.
+TEST_F(DeviceArenaTest, CopiesFromTheHostDoNotWaitForThoseBetweenGpus) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::alarm(20);  // it would wait for ever
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyDtoDAsync:1:hang,cuMemcpyDtoDAsync:2:hang", 1);
+        MakeGpus();
+        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
+        if (!arena->PartOn(Uuid(1)).ok()) std::_Exit(1);
+        DeliverAllAndTakeAgain(*arena);
+        while (gpus_->Snapshot()[1].copy_thread != "peer-1") std::this_thread::yield();  // it is what hangs
+        std::_Exit(0);
       },
       ::testing::ExitedWithCode(0), "");
 }
