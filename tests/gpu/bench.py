@@ -314,8 +314,9 @@ def one_trainer_a_gpu(address, count, spec):
     return [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
 
 
-def staged_gbs(images, count, what):
+def staged_gbs(arrays, count, what):
     """What the host gives, best of some thread counts: samples read into pinned memory ("read"), copied to the GPUs ("copy"), or "both"."""
+    images = arrays / "image.npy"
     data = np.load(images, mmap_mode="r")
     best = 0.0
     for threads in sorted({min(16, os.cpu_count()), os.cpu_count() // 2, os.cpu_count()}):
@@ -326,22 +327,26 @@ def staged_gbs(images, count, what):
 
 
 def gpus(address, inputs):
-    """Trainers on several GPUs: each with its share of the samples, then all with the same batches."""
+    """Trainers on several GPUs: each with its share of the samples, then all with the same batches. BENCH_GPUS: how many, such as "2 4"."""
     arrays = arrays_spec(inputs)
-    for count in (n for n in (1, 2, 4, 8) if n <= torch.cuda.device_count()):
-        ceilings = {what: staged_gbs(inputs / "arrays" / "image.npy", count, what) for what in ("read", "copy", "both")}
+    sources = {"page cache": inputs / "arrays", "processor's cache": few_arrays(inputs, 1024)}
+    read = staged_gbs(sources["page cache"], 1, "read")
+    row("the host alone: read from the page cache", read, "GB/s", drawn=False)
+    asked = [int(count) for count in os.environ.get("BENCH_GPUS", "1 2 4 8").split()]
+    for count in (n for n in asked if n <= torch.cuda.device_count()):
         how_many = "1 GPU" if count == 1 else f"{count} GPUs"
-        row(f"the host alone, {how_many}: read from the page cache", ceilings["read"], "GB/s", drawn=False)
-        row(f"the host alone, {how_many}: pinned copies", ceilings["copy"], "GB/s", drawn=False)
+        row(f"the host alone, {how_many}: pinned copies", staged_gbs(sources["page cache"], count, "copy"), "GB/s", drawn=False)
+        both = {where: staged_gbs(data, count, "both") for where, data in sources.items()}
+        row(f"the host alone, {how_many}: read from the page cache, and copied", both["page cache"], "GB/s", drawn=False)
         each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
-        row(f"arrays to {how_many}, disjoint shards, all together", sum(each), "GB/s", None, ceilings["both"], least=170 if count == 4 else None)
+        row(f"arrays to {how_many}, disjoint shards, all together", sum(each), "GB/s", None, read, of_ceiling=0.95 if count == 4 else None)
         if count == 1:
             continue
-        for samples, where in ((None, "page cache"), (1024, "processor's cache")):
-            data = inputs / "arrays" if samples is None else few_arrays(inputs, samples)
+        for where, data in sources.items():
             group = {"sharing": "BROADCAST", "group": f"{where}{count}", "group_size": count, "dataset": {"path": str(data)}}
             each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, **group})
-            row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", min(each), "GB/s", None, link_gbs(), least=120 if count == 4 and samples is None else None)
+            least = 120 if count == 4 and where != "page cache" else None
+            row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", min(each), "GB/s", None, both[where], least=least)
 
 
 def few_arrays(inputs, samples):

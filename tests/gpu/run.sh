@@ -6,7 +6,7 @@
 #   run.sh [FOLDER FOR INPUTS]
 #
 # PARTS names what is run, of: compare decode decode_feeds resident death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings doctor trace demo (default: all but wheel, peers and settings, in this order). Every part has a limit of time; a table
-# of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
+# of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list), BENCH_GPUS how many GPUs its part gpus takes at once ("1 2 4 8").
 # wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
