@@ -16,7 +16,7 @@ std::string HungLine(const Json& status) {
   const std::string age = Duration(DoubleField(longest, "seconds"));
   std::string line = TextField(longest, "thread") + " hangs: ";
   if (const std::string gpu = TextField(longest, "gpu"); !gpu.empty()) {
-    line += "no copy to " + gpu + " has ended for " + age;
+    line += "none of its copies to " + gpu + " has ended for " + age;
   } else if (const std::string operation = TextField(longest, "operation"); !operation.empty()) {
     line += operation + " for " + age;
   } else {

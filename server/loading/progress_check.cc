@@ -17,7 +17,8 @@ std::string InSeconds(std::chrono::nanoseconds time) {
 std::string Describe(const std::vector<HungThread>& hung) {
   const HungThread& first = hung.front();
   if (!first.gpu.empty())
-    return "no copy to " + first.gpu + " has ended for " + InSeconds(first.age) + " (stuck_timeout)";
+    return "no copy of " + first.thread + " to " + first.gpu + " has ended for " + InSeconds(first.age) +
+           " (stuck_timeout)";
   const bool reads = first.pool == PoolKind::kReaders;
   std::string text = std::string(reads ? "a reader" : "a worker") + " has been at one piece of work for " +
                      InSeconds(first.age) + ", as when storage does not answer (stuck_timeout)";
@@ -146,7 +147,9 @@ std::vector<HungThread> ProgressCheck::HungAtBatches(const std::vector<GpuSnapsh
   AddHung(parts_.workers, limit, hung);
   if (parts_.readers != nullptr) AddHung(*parts_.readers, limit, hung);
   for (const GpuSnapshot& gpu : gpus) {
-    if (gpu.stalled > limit) hung.push_back({.thread = gpu.copy_thread, .age = gpu.stalled, .gpu = gpu.uuid});
+    for (const GpuSnapshot::CopyThread& thread : gpu.copy_threads)
+      if (thread.stalled > limit)
+        hung.push_back({.thread = thread.name, .age = thread.stalled, .gpu = gpu.uuid});
   }
   return hung;
 }

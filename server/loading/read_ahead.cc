@@ -127,10 +127,11 @@ void ReadAhead::Continue() {
   if (task != nullptr) readers_.Submit(std::move(task));
 }
 
-void ReadAhead::SwitchOn(uint64_t place) {
+void ReadAhead::SwitchOn(uint64_t place, bool surely) {
   {
     const MutexLock lock(mutex_);
-    if (stopped_ || place < quiet_until_) return;
+    const uint64_t until = quiet_until_;
+    if (stopped_ || until == UINT64_MAX || (place < until && !surely)) return;
     useless_run_ = 0;
     found_cold_ = false;
     ask_from_ = 0;

@@ -38,6 +38,8 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   static constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
   // A read of a worker that took longer may have waited for the disk.
   static constexpr uint64_t kSlowReadNs = 15'000;
+  // One that took so long did wait for a disk, as far as can be told, so nothing keeps read-ahead off.
+  static constexpr uint64_t kSurelySlowReadNs = 4'000'000;
   // So many samples in a row that were in the page cache, or at which a worker was first, switch it off;
   // fewer, if it has found no other since it was switched on. It stays off for a while then, the longer the
   // more often it was for nothing.
@@ -62,9 +64,9 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   }
   // Reading the sample at this place took a worker so long.
   void Took(uint64_t place, uint64_t read_ns) {
-    if (read_ns >= kSlowReadNs && !on_.load(std::memory_order_relaxed) &&
-        place >= quiet_until_.load(std::memory_order_relaxed))
-      SwitchOn(place);
+    if (read_ns < kSlowReadNs || on_.load(std::memory_order_relaxed)) return;
+    const bool surely = read_ns >= kSurelySlowReadNs;
+    if (surely || place >= quiet_until_.load(std::memory_order_relaxed)) SwitchOn(place, surely);
   }
   // No piece is wanted any more.
   void Stop() PF_EXCLUDES(mutex_);
@@ -96,7 +98,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
     return on_.load(std::memory_order_relaxed) && tasks_.load(std::memory_order_relaxed) < kMaxTasks;
   }
   void Continue() PF_EXCLUDES(mutex_);
-  void SwitchOn(uint64_t place) PF_EXCLUDES(mutex_);
+  void SwitchOn(uint64_t place, bool surely) PF_EXCLUDES(mutex_);
   uint64_t PlaceOf(const BatchPlan& plan, uint32_t begin) PF_REQUIRES(mutex_);
   void Append(const BatchPlan& plan, uint32_t begin) PF_REQUIRES(mutex_);
   // Appends the batch that follows in the feed's order. False: there is none.

@@ -84,7 +84,10 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake
     auto& served = task->share_->In(kind_).served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
-  const uint32_t finishing = task->share_->In(kind_).finishing.load(std::memory_order_relaxed);
+  // Of small batches only: a thread that finishes a larger one may take a while.
+  const FeedShare& share = *task->share_;
+  const bool small = IsLimit(share.MaxWorkers());
+  const uint32_t finishing = small ? share.In(kind_).finishing.load(std::memory_order_relaxed) : 0;
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });
@@ -155,12 +158,10 @@ bool WorkerPool::HasClaimableFor(uint32_t threads) const {
 uint64_t WorkerPool::Claimable(const Tasks& tasks, uint32_t at_most) const {
   uint64_t chunks = 0;
   for (const std::shared_ptr<FillTask>& task : tasks) {
+    const uint64_t left = (task->samples_ - task->claimed_ + task->chunk_samples_ - 1) / task->chunk_samples_;
     const uint32_t more = MoreThreads(*task->share_);
-    if (more == UINT32_MAX) {
-      chunks += (task->samples_ - task->claimed_ + task->chunk_samples_ - 1) / task->chunk_samples_;
-    } else if (more > 0) {
-      chunks = std::max<uint64_t>(chunks, 1);  // its tasks share what it may have: one thread finds out
-    }
+    // The tasks of a limited feed share what it may have.
+    chunks = more == UINT32_MAX ? chunks + left : std::max(chunks, std::min<uint64_t>(left, more));
     if (chunks >= at_most) break;
   }
   return chunks;

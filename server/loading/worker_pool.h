@@ -129,7 +129,7 @@ class WorkerPool {
     bool finished_task = false;  // it was the last one to end
   };
 
-  // Threads that are woken at its end: waking takes long, and is done without the lock. Each thread that
+  // Threads that its destructor wakes. That takes long, so it is done without the lock; and each thread that
   // comes wakes others in turn, so that none need wake many.
   struct Wake {
     static constexpr size_t kThreads = 2;
@@ -164,10 +164,10 @@ class WorkerPool {
   void Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
   // Whether a thread may do idle work besides those that do.
   bool MayIdle() const PF_REQUIRES(mutex_);
-  // Whether Claim would find something for so many threads.
+  // Whether so many threads could claim something now, but for some of feeds that may not have all threads.
   bool HasClaimableFor(uint32_t threads) const PF_REQUIRES(mutex_);
-  // Chunks that as many threads could claim now. It counts one of all feeds that may not have all threads,
-  // and stops at `at_most` or more.
+  // Chunks that as many threads could claim now. Of the tasks of feeds that may not have all threads, it
+  // counts about one. It stops at `at_most` or more.
   uint64_t Claimable(const Tasks& tasks, uint32_t at_most) const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;

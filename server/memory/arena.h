@@ -55,8 +55,7 @@ struct SlotRange {
 // Purpose: the memory of the slots, independent of its kind. Owns the memory.
 // Threads: FillAddress and Deliver from any thread, concurrently for different pieces. The pieces of a slot
 // are delivered in order.
-// Errors: an error passed to `done` means that the arena can deliver nothing more. Its copy mechanism has
-// failed, and the daemon is about to stop.
+// Errors: an error passed to `done` means that copies to a GPU have failed, and the daemon is about to stop.
 // Invariant: memory that a client may have mapped is never unmapped under the client. It lives until the last
 // mapping is gone, or until the client has reported that it is gone (Discard).
 class Arena {
@@ -66,8 +65,8 @@ class Arena {
   virtual Backend backend() const = 0;
   // The maximum number of samples in a piece. By default, a piece is a whole batch.
   virtual uint32_t piece_samples() const { return layout_.batch_size; }
-  // Assigns memory for filling a piece. Returns false if none is free until another delivery completes.
-  // Deliver or Return releases the memory. Any thread; does not block.
+  // Assigns memory for filling a piece. Returns false if none is free; there may be some when another
+  // delivery completes. Deliver or Return releases the memory. Any thread; does not block.
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
   // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's
@@ -80,7 +79,7 @@ class Arena {
   virtual Status Prepare(const Piece& /*piece*/, uint32_t /*begin*/, uint32_t /*end*/) { return OkStatus(); }
 
   // Makes a piece visible to clients, then calls `done` exactly once, on this or another thread. The piece's
-  // memory must not be written before that; afterwards it may be reused. On the host, the slot is the
+  // memory is the arena's again, from then on at the latest. On the host, the slot is the
   // client's memory, so `done` is called immediately.
   using Done = std::function<void(Status, CopyTime)>;
   virtual void Deliver(const Piece& piece, const SlotRange& range, Done done) = 0;

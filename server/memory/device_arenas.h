@@ -47,9 +47,19 @@ struct GpuSnapshot {
   uint64_t queue_ns = 0;  // total time that filled slots waited for them
   DurationCounts copy_durations;
   uint64_t copy_errors = 0;
-  // Time since a copy last completed while copies are pending. Unlike the counters, it can decrease.
-  std::chrono::nanoseconds stalled{0};
-  std::string copy_thread;
+  struct CopyThread {
+    std::string name;
+    // Time since one of its copies last completed while some are pending. Unlike the counters, it can
+    // decrease.
+    std::chrono::nanoseconds stalled{0};
+  };
+  std::vector<CopyThread> copy_threads;
+
+  std::chrono::nanoseconds stalled() const {
+    std::chrono::nanoseconds longest{0};
+    for (const CopyThread& thread : copy_threads) longest = std::max(longest, thread.stalled);
+    return longest;
+  }
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;

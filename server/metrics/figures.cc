@@ -415,7 +415,7 @@ constexpr auto kGpu = std::to_array<FigureRow<GpuSnapshot>>({
      "Time from submitting a copy from the host to the driver until its completion was detected."},
     {"copy_errors", kCounter, kAll, Of<&G::copy_errors>,
      "Driver errors while copying to a GPU; the first one stops the daemon."},
-    {"stalled_seconds", kGauge, kAll, Of<&G::stalled>,
+    {"stalled_seconds", kGauge, kAll, [](const G& g) { return ValueOf(g.stalled()); },
      "Time since a copy to a GPU last completed while copies are pending; 0: none is pending."},
 });
 

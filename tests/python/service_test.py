@@ -241,11 +241,11 @@ class TestWithAGpu:
         monkeypatch.setenv("LD_LIBRARY_PATH", self.ENVIRONMENT["LD_LIBRARY_PATH"])
         options = json.dumps({"dataset": str(rows), "batch_size": 64})
         trainer = Printer(GPU_READER, service.address, "1000000", options)
-        await_log(service, "no copy to GPU-")
+        await_log(service, "no copy of copy-0 to GPU-")
         status = pinfeed.status(service.address)
         (hung,) = status["hung"]
         assert status["state"] == "ready" and hung["thread"] == "copy-0" and hung["gpu"] == status["gpus"][0]["uuid"] and hung["seconds"] > 1
-        assert f"copy-0 hangs: no copy to {hung['gpu']} has ended for" in printed_status(service).splitlines()[1]
+        assert f"copy-0 hangs: none of its copies to {hung['gpu']} has ended for" in printed_status(service).splitlines()[1]
         trainer.kill()
         service.process.kill()  # it cannot end by itself
         service.process.wait()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs and readers that wait for a GPU's copy thread. In: copies that arenas submit. Out: the next job,
+// The jobs and readers that wait for a copy thread. In: copies that arenas submit. Out: the next job,
 // one arena after the other.
 #pragma once
 
@@ -36,8 +36,8 @@ struct CopyJob {
   }
 };
 
-// Purpose: the arenas' jobs in the round robin of one GPU. Owns: the jobs until they are taken. Borrows: the
-// readers, weakly. Threads: lanes from any thread; the rest by the copy thread, except Close and
+// Purpose: the arenas' jobs in the round robin of one copy thread. Owns: the jobs until they are taken.
+// Borrows: the readers, weakly. Threads: lanes from any thread; the rest by the copy thread, except Close and
 // WaitingSince. Errors: after Fail, every job that is submitted fails at once. Invariants: 1. jobs of a lane
 // are taken in order; 2. lanes take turns, one job each.
 class CopyQueue {

@@ -17,7 +17,7 @@
 
 namespace pinfeed {
 
-// Purpose: one GPU's high-priority stream for copies. It detects completion with a local event, so nothing
+// Purpose: a high-priority stream of one GPU for copies. It detects completion with a local event, so nothing
 // waits on the GPU for another process. Owns: stream, events, the jobs in flight. Threads: the copy thread
 // only, with the GPU's context current, from the second call on. Errors: those of the driver; the caller then
 // calls Abandon. Invariant: nothing reads a job's source or writes its target after Take or Abandon returned

@@ -35,7 +35,7 @@ enum class Staging { kPinned, kNone };
 // Errors: Create fails when memory is short or the driver reports an error. A copy that fails is reported by
 // its `done`.
 // Invariants:
-// 1. Only the engine's copies write the device memory. The id and the zeros are written before any client can
+// 1. Only the engines' copies write the device memory. The id and the zeros are written before any client can
 //    map it.
 // 2. It never exposes a byte that is older than the arena.
 class CudaArena final : public Arena {

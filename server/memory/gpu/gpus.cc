@@ -194,15 +194,16 @@ class Gpus final : public DeviceArenas {
     std::vector<GpuSnapshot> all;
     for (const Gpu& gpu : gpus_) {
       const CopyCounts::Values copied = gpu.engine->counters();
-      const CopyCounts::Values from_peers =
-          gpu.peer_engine == nullptr ? CopyCounts::Values() : gpu.peer_engine->counters();
-      const CopyEngine& slowest =
-          gpu.peer_engine != nullptr && gpu.peer_engine->Stalled() > gpu.engine->Stalled() ? *gpu.peer_engine
-                                                                                           : *gpu.engine;
+      CopyCounts::Values from_peers;
+      std::vector<GpuSnapshot::CopyThread> threads{{gpu.engine->thread_name(), gpu.engine->Stalled()}};
+      if (gpu.peer_engine != nullptr) {
+        from_peers = gpu.peer_engine->counters();
+        threads.push_back({gpu.peer_engine->thread_name(), gpu.peer_engine->Stalled()});
+      }
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), quarantine_->Snapshot(gpu.device->uuid()), copied.copies,
                      copied.bytes, from_peers.bytes, copied.copy_ns, copied.queue_ns, copied.durations,
-                     copied.errors + from_peers.errors, slowest.Stalled(), slowest.thread_name()});
+                     copied.errors + from_peers.errors, std::move(threads)});
     }
     return all;
   }

@@ -25,7 +25,8 @@ TEST(HungLineTest, TheThreadThatHasHungForLongestIsNamedWithWhatItIsAt) {
   EXPECT_EQ(
       HungLine({{"hung", {kWorker}}}),
       "worker3 hangs: at sample 12 of feed 7 (/data/cat\\n.jpg) for 2 min 10 s; does its storage answer?");
-  EXPECT_EQ(HungLine({{"hung", {kCopy}}}), "copy-0 hangs: no copy to GPU-1 has ended for 2 min 1 s");
+  EXPECT_EQ(HungLine({{"hung", {kCopy}}}),
+            "copy-0 hangs: none of its copies to GPU-1 has ended for 2 min 1 s");
   EXPECT_EQ(HungLine({{"hung", {kChore}}}), "dataset hangs: opening dataset '/a' for 2 min 5 s");
   const Json both = {{"hung", {kCopy, kWorker}}};
   EXPECT_THAT(HungLine(both), ::testing::StartsWith("worker3 hangs"));

@@ -41,8 +41,7 @@ std::vector<GpuSnapshot> Gpus(milliseconds stalled) {
   well.uuid = "GPU-well";
   GpuSnapshot ill;
   ill.uuid = "GPU-ill";
-  ill.stalled = stalled;
-  ill.copy_thread = "copy-1";
+  ill.copy_threads = {{"copy-1", milliseconds(0)}, {"peer-1", stalled}};
   return {well, ill};
 }
 
@@ -162,10 +161,11 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   gpus = Gpus(milliseconds(6001));
   EXPECT_THAT(
       Await(check, true),
-      HasSubstr("no copy to GPU-ill has ended for 6 s (stuck_timeout), and nothing else was done for"));
+      HasSubstr(
+          "no copy of peer-1 to GPU-ill has ended for 6 s (stuck_timeout), and nothing else was done for"));
   const std::vector<HungThread> hung = check.Hung(gpus);
   ASSERT_EQ(hung.size(), 1U);
-  EXPECT_EQ(hung[0].thread, "copy-1");
+  EXPECT_EQ(hung[0].thread, "peer-1");
   EXPECT_EQ(hung[0].gpu, "GPU-ill");
   EXPECT_EQ(hung[0].age, milliseconds(6001));
   gpus[0].copied_bytes += 4096;

@@ -282,6 +282,27 @@ TEST_F(ReadAheadTest, IsOffWhileThePageCacheHasAllAndOnAgainAfterwards) {
   EXPECT_GT(ahead_->use().starts, 3U);
 }
 
+TEST_F(ReadAheadTest, ReadThatSurelyWaitedForADiskEndsTheQuiet) {
+  auto dataset = std::make_shared<AskedDataset>(1'000'000);
+  dataset->cached = true;
+  Make(std::move(dataset), Order::kShuffle, 1);
+  uint64_t place = 0;
+  const auto read = [&](uint64_t ns) {
+    if (place % kBatch == 0) Add(0, place / kBatch);
+    ahead_->Begin(place);
+    ahead_->Took(place++, ns);
+    AwaitReader();
+  };
+  while (place < 100) read(ReadAhead::kSlowReadNs);
+  const uint64_t starts = ahead_->use().starts;
+  EXPECT_EQ(starts, 1U);
+  EXPECT_FALSE(ahead_->use().on);
+  read(ReadAhead::kSurelySlowReadNs - 1);
+  EXPECT_EQ(ahead_->use().starts, starts);
+  read(ReadAhead::kSurelySlowReadNs);
+  EXPECT_EQ(ahead_->use().starts, starts + 1);
+}
+
 TEST_F(ReadAheadTest, AsksForNothingOnceItIsStopped) {
   std::latch reached(1);
   std::latch go(1);

@@ -230,6 +230,35 @@ TEST(WorkerPoolTest, IdleWorkWaitsForEverythingElse) {
   }
 }
 
+TEST(WorkerPoolTest, IdleWorkWakesThreadsThatSleep) {
+  WorkerPool pool(4);
+  pool.Start();
+  const auto share = std::make_shared<FeedShare>();
+  for (int i = 0; i < 100; ++i) {
+    std::latch all_in(3);  // one thread stays free
+    std::latch done(1);
+    pool.SubmitIdle(std::make_shared<CountingTask>(
+        share, 3, 1, [&](uint32_t) { all_in.arrive_and_wait(); }, [&] { done.count_down(); }));
+    done.wait();
+  }
+}
+
+// What ends a batch may take a while.
+TEST(WorkerPoolTest, TaskThatComesDuringAnEndDoesNotWaitForIt) {
+  WorkerPool pool(2);
+  pool.Start();
+  const auto share = std::make_shared<FeedShare>();
+  std::latch next_begun(1);
+  std::latch done(1);
+  pool.Submit(std::make_shared<CountingTask>(share, 1, 1, nullptr, [&] {
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 1, 1, [&](uint32_t) { next_begun.count_down(); }, [] {}));
+    next_begun.wait();
+    done.count_down();
+  }));
+  done.wait();
+}
+
 TEST(WorkerPoolTest, IdleWorkIsWithdrawnByItsShare) {
   const auto share = std::make_shared<FeedShare>();
   const auto other = std::make_shared<FeedShare>();

@@ -57,6 +57,15 @@ class DeviceArenaTest : public ::testing::Test {
     ended.get_future().wait();
   }
 
+  // How the delivery of a batch ends.
+  static Code DeliveryCode(Arena& arena) {
+    Piece piece{0, 0, kSamples, 0};
+    if (!arena.Take(&piece)) std::_Exit(2);
+    std::promise<Code> ended;  // a second call would throw
+    arena.Deliver(piece, {0, kSamples, true},
+                  [&](const Status& status, const CopyTime&) { ended.set_value(status.code()); });
+    return ended.get_future().get();
+  }
   // Returns when the pinned memory of all deliveries can be filled again. None may be done.
   static void DeliverAllAndTakeAgain(Arena& arena) {
     Piece piece{0, 0, kSamples, 0};
@@ -135,6 +144,21 @@ TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
       ::testing::ExitedWithCode(0), "");
 }
 
+// Another process, since the GPU stays broken.
+TEST_F(DeviceArenaTest, CopyFromTheHostThatFailsEndsTheDeliveryToAllGpus) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::alarm(20);  // it would wait for ever
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyHtoDAsync:1:719", 1);
+        MakeGpus();
+        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
+        if (!arena->PartOn(Uuid(1)).ok() || !arena->PartOn(Uuid(2)).ok()) std::_Exit(1);
+        std::_Exit(DeliveryCode(*arena) == Code::kUnavailable ? 0 : 3);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 // Another process, since the calls never return: those of the copies from one GPU to the other.
 TEST_F(DeviceArenaTest, CopiesFromTheHostDoNotWaitForThoseBetweenGpus) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
@@ -146,7 +170,8 @@ TEST_F(DeviceArenaTest, CopiesFromTheHostDoNotWaitForThoseBetweenGpus) {
         const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
         if (!arena->PartOn(Uuid(1)).ok()) std::_Exit(1);
         DeliverAllAndTakeAgain(*arena);
-        while (gpus_->Snapshot()[1].copy_thread != "peer-1") std::this_thread::yield();  // it is what hangs
+        const std::vector<GpuSnapshot::CopyThread> threads = gpus_->Snapshot()[1].copy_threads;
+        if (threads.back().name != "peer-1" || threads.back().stalled.count() == 0) std::_Exit(4);
         std::_Exit(0);
       },
       ::testing::ExitedWithCode(0), "");
