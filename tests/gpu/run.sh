@@ -5,14 +5,14 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds resident death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings doctor trace demo (default: all but wheel, peers and settings, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds resident broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings doctor trace demo (default: all but wheel, peers and settings, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list), BENCH_GPUS how many GPUs its part gpus takes at once ("1 2 4 8").
 # wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare decode decode_feeds resident death frameworks loader batcher copies loops sanitizer bench latency loader_rates doctor trace demo}
+parts=${PARTS:-compare decode decode_feeds resident broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -40,7 +40,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ] && [ "$parts" != resident ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen peers || chosen wheel || chosen settings || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen broadcast || chosen peers || chosen wheel || chosen settings || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -81,6 +81,9 @@ if chosen decode_feeds; then piece "feeds that the GPU decodes" 240 python3 "$he
 
 # With daemons of its own.
 if chosen resident; then piece "resident samples" 420 python3 "$here/resident.py" "$here/bin/pinfeedd" "$out" ${RESIDENT_PARTS:-}; fi
+
+# On all GPUs at once, where there are several.
+if chosen broadcast; then piece "one broadcast to all GPUs" 240 python3 "$here/broadcast.py" "$address" "$inputs"; fi
 
 if chosen death; then
   scribble=()
