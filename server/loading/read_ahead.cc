@@ -130,8 +130,7 @@ void ReadAhead::Continue() {
 void ReadAhead::SwitchOn(uint64_t place, bool surely) {
   {
     const MutexLock lock(mutex_);
-    const uint64_t until = quiet_until_;
-    if (stopped_ || until == UINT64_MAX || (place < until && !surely)) return;
+    if (stopped_ || (place < quiet_until_ && !surely)) return;
     useless_run_ = 0;
     found_cold_ = false;
     ask_from_ = 0;
@@ -141,7 +140,8 @@ void ReadAhead::SwitchOn(uint64_t place, bool surely) {
   } catch (const std::system_error& error) {
     spdlog::warn("cannot start the readers, so nothing is read ahead: {}", error.what());
     const MutexLock lock(mutex_);
-    quiet_until_ = UINT64_MAX;
+    stopped_ = true;
+    quiet_until_ = UINT64_MAX;  // so that workers do not take the lock for it
     return;
   }
   {

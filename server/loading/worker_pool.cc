@@ -40,15 +40,12 @@ void WorkerPool::Start() {
 
 void WorkerPool::Stop() {
   std::vector<std::thread> threads;
-  std::vector<CondVar*> sleeping;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
-    sleeping.swap(sleeping_);
-    waking_ += static_cast<uint32_t>(sleeping.size());
   }
-  for (CondVar* const thread : sleeping) thread->NotifyOne();
+  for (CondVar& work : work_) work.NotifyOne();
   for (std::thread& thread : threads) thread.join();
   Tasks dropped;
   Tasks dropped_idle;
@@ -84,10 +81,10 @@ void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake
     auto& served = task->share_->In(kind_).served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
-  // Of small batches only: a thread that finishes a larger one may take a while.
+  // Of feeds that may not have all threads only, as those of small batches: any other thread is welcome.
   const FeedShare& share = *task->share_;
-  const bool small = IsLimit(share.MaxWorkers());
-  const uint32_t finishing = small ? share.In(kind_).finishing.load(std::memory_order_relaxed) : 0;
+  const bool limited = IsLimit(share.MaxWorkers());
+  const uint32_t finishing = limited ? share.In(kind_).finishing.load(std::memory_order_relaxed) : 0;
   const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
     return other->order_ > task->order_ && shares_with(other);
   });

@@ -79,8 +79,8 @@ class Arena {
   virtual Status Prepare(const Piece& /*piece*/, uint32_t /*begin*/, uint32_t /*end*/) { return OkStatus(); }
 
   // Makes a piece visible to clients, then calls `done` exactly once, on this or another thread. The piece's
-  // memory is the arena's again, from then on at the latest. On the host, the slot is the
-  // client's memory, so `done` is called immediately.
+  // memory is the arena's again, from then on at the latest. On the host, the slot is the client's memory, so
+  // `done` is called immediately.
   using Done = std::function<void(Status, CopyTime)>;
   virtual void Deliver(const Piece& piece, const SlotRange& range, Done done) = 0;
 

@@ -9,13 +9,13 @@
 
 namespace pinfeed {
 
-// Purpose: tracks the copies of one piece, which complete on several copy threads. Owns a share of the parts,
-// which outlive the copies to them. Invariant: `done` is called once, after the last copy, with the first
-// error and the time span of all copies.
+// Purpose: tracks the copies of one piece, one to each part, which complete on several copy threads. Owns a
+// share of the parts, which outlive the copies to them. Invariant: `done` is called once, after the last
+// copy, with the first error and the time span of all copies.
 class StripedArena::PendingCopies {
  public:
-  PendingCopies(size_t copies, Done done, Arenas parts)
-      : done_(std::move(done)), parts_(std::move(parts)), remaining_(copies) {}
+  PendingCopies(Done done, Arenas parts)
+      : done_(std::move(done)), parts_(std::move(parts)), remaining_(parts_.size()) {}
 
   const Arenas& parts() const { return parts_; }
 
@@ -173,8 +173,7 @@ void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done
       done(status, time);
     };
   }
-  const size_t count = parts.size();
-  const auto pending = std::make_shared<PendingCopies>(count, std::move(done), std::move(parts));
+  const auto pending = std::make_shared<PendingCopies>(std::move(done), std::move(parts));
   const auto finish = [pending](const Status& status, const CopyTime& time) {
     pending->Finish(status, time);
   };
