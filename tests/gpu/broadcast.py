@@ -24,7 +24,7 @@ def member(arguments):
     labels = torch.from_numpy(np.load(arguments.inputs / "arrays" / "label.npy")).to(arguments.device)
     on_gpu = arguments.device != "cpu"
     options = {"device": arguments.device, "backend": "vmm-fd" if on_gpu else "auto", "sample_ids": True, "timeout": 60, "open_timeout": 120}
-    group = {"share": "broadcast", "group": "compared", "group_size": arguments.members, "rank": 0, "world_size": 1}
+    group = {"share": "broadcast", "group": "compared", "group_size": arguments.members}
     wrong = torch.zeros((), dtype=torch.int64, device=arguments.device)
     with open_feed(arguments.address, arguments.inputs, "arrays", **options, **group) as feed:
         for number, batch in zip(range(arguments.batches), endless(feed)):

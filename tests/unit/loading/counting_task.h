@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -37,5 +38,15 @@ class CountingTask final : public FillTask {
   std::function<void(uint32_t)> run_;
   std::function<void()> done_;
 };
+
+// Returns once so many threads were inside one task at once. `submit`: gives it to the pool.
+template <typename Submit>
+void MeetInOneTask(const std::shared_ptr<FeedShare>& share, uint32_t threads, const Submit& submit) {
+  std::latch all_in(threads);
+  std::latch done(1);
+  submit(std::make_shared<CountingTask>(
+      share, threads, 1, [&](uint32_t) { all_in.arrive_and_wait(); }, [&] { done.count_down(); }));
+  done.wait();
+}
 
 }  // namespace pinfeed

@@ -39,13 +39,8 @@ TEST(WorkerPoolTest, WorkersShareOneBatch) {
   WorkerPool pool(kThreads);
   pool.Start();
   const auto share = std::make_shared<FeedShare>();
-  for (int i = 0; i < 200; ++i) {
-    std::latch all_in(kThreads);
-    std::latch done(1);
-    pool.Submit(std::make_shared<CountingTask>(
-        share, kThreads, 1, [&](uint32_t) { all_in.arrive_and_wait(); }, [&] { done.count_down(); }));
-    done.wait();  // only if all threads were inside the one task at once
-  }
+  for (int i = 0; i < 200; ++i)
+    MeetInOneTask(share, kThreads, [&](auto task) { pool.Submit(std::move(task)); });
 }
 
 // One worker, stopped at a gate while the others queue up: then the order of the gate's release is the order
@@ -234,13 +229,8 @@ TEST(WorkerPoolTest, IdleWorkWakesThreadsThatSleep) {
   WorkerPool pool(4);
   pool.Start();
   const auto share = std::make_shared<FeedShare>();
-  for (int i = 0; i < 100; ++i) {
-    std::latch all_in(3);  // one thread stays free
-    std::latch done(1);
-    pool.SubmitIdle(std::make_shared<CountingTask>(
-        share, 3, 1, [&](uint32_t) { all_in.arrive_and_wait(); }, [&] { done.count_down(); }));
-    done.wait();
-  }
+  for (int i = 0; i < 100; ++i)  // one thread stays free
+    MeetInOneTask(share, 3, [&](auto task) { pool.SubmitIdle(std::move(task)); });
 }
 
 // What ends a batch may take a while.

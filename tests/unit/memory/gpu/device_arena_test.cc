@@ -57,24 +57,19 @@ class DeviceArenaTest : public ::testing::Test {
     ended.get_future().wait();
   }
 
-  // How the delivery of a batch ends.
-  static Code DeliveryCode(Arena& arena) {
-    Piece piece{0, 0, kSamples, 0};
-    if (!arena.Take(&piece)) std::_Exit(2);
-    std::promise<Code> ended;  // a second call would throw
-    arena.Deliver(piece, {0, kSamples, true},
-                  [&](const Status& status, const CopyTime&) { ended.set_value(status.code()); });
-    return ended.get_future().get();
-  }
-  // Returns when the pinned memory of all deliveries can be filled again. None may be done.
-  static void DeliverAllAndTakeAgain(Arena& arena) {
-    Piece piece{0, 0, kSamples, 0};
-    for (; piece.slot < kArenaSlots; ++piece.slot) {
-      if (!arena.Take(&piece)) std::_Exit(2);
-      arena.Deliver(piece, {0, kSamples, true}, [](const Status&, const CopyTime&) { std::_Exit(3); });
-    }
-    for (uint32_t i = 0; i < kArenaSlots; ++i)
-      while (!arena.Take(&piece)) std::this_thread::yield();
+  // Expects that run(a broadcast's arena) returns true, in another process, whose driver fails so.
+  template <typename Run>
+  void ExpectBeside(const char* failures, const Run& run) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(
+        {
+          ::alarm(20);  // it would wait for ever
+          ::setenv("PINFEED_STAND_IN_FAIL", failures, 1);
+          MakeGpus();
+          const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
+          std::_Exit(run(*arena) ? 0 : 1);
+        },
+        ::testing::ExitedWithCode(0), "");
   }
 
   MemoryBudget pool_{64 * kMiB};
@@ -128,53 +123,40 @@ TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
   EXPECT_EQ(Used(1) + Used(2), 0U);
 }
 
-// Another process, since the call never returns: the second piece of memory is the first part's.
+// The second piece of memory is the first part's.
 TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
-  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(
-      {
-        ::alarm(20);  // it would wait for ever
-        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemCreate:2:hang", 1);
-        MakeGpus();
-        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
-        std::thread([&] { (void)arena->PartOn(Uuid(1)); }).detach();
-        while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
-        if (arena->PartOn(Uuid(0)).ok()) std::_Exit(0);
-      },
-      ::testing::ExitedWithCode(0), "");
+  ExpectBeside("cuMemCreate:2:hang", [&](Arena& arena) {
+    std::thread([&] { (void)arena.PartOn(Uuid(1)); }).detach();
+    while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
+    return arena.PartOn(Uuid(0)).ok();
+  });
 }
 
-// Another process, since the GPU stays broken.
 TEST_F(DeviceArenaTest, CopyFromTheHostThatFailsEndsTheDeliveryToAllGpus) {
-  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(
-      {
-        ::alarm(20);  // it would wait for ever
-        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyHtoDAsync:1:719", 1);
-        MakeGpus();
-        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
-        if (!arena->PartOn(Uuid(1)).ok() || !arena->PartOn(Uuid(2)).ok()) std::_Exit(1);
-        std::_Exit(DeliveryCode(*arena) == Code::kUnavailable ? 0 : 3);
-      },
-      ::testing::ExitedWithCode(0), "");
+  ExpectBeside("cuMemcpyHtoDAsync:1:719", [&](Arena& arena) {
+    if (!arena.PartOn(Uuid(1)).ok() || !arena.PartOn(Uuid(2)).ok()) return false;
+    Piece piece{0, 0, kSamples, 0};
+    if (!arena.Take(&piece)) return false;
+    std::promise<Code> ended;  // a second call would throw
+    arena.Deliver(piece, {0, kSamples, true},
+                  [&](const Status& status, const CopyTime&) { ended.set_value(status.code()); });
+    return ended.get_future().get() == Code::kUnavailable;
+  });
 }
 
-// Another process, since the calls never return: those of the copies from one GPU to the other.
 TEST_F(DeviceArenaTest, CopiesFromTheHostDoNotWaitForThoseBetweenGpus) {
-  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(
-      {
-        ::alarm(20);  // it would wait for ever
-        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyDtoDAsync:1:hang,cuMemcpyDtoDAsync:2:hang", 1);
-        MakeGpus();
-        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
-        if (!arena->PartOn(Uuid(1)).ok()) std::_Exit(1);
-        DeliverAllAndTakeAgain(*arena);
-        const std::vector<GpuSnapshot::CopyThread> threads = gpus_->Snapshot()[1].copy_threads;
-        if (threads.back().name != "peer-1" || threads.back().stalled.count() == 0) std::_Exit(4);
-        std::_Exit(0);
-      },
-      ::testing::ExitedWithCode(0), "");
+  ExpectBeside("cuMemcpyDtoDAsync:1:hang,cuMemcpyDtoDAsync:2:hang", [&](Arena& arena) {
+    if (!arena.PartOn(Uuid(1)).ok()) return false;
+    Piece piece{0, 0, kSamples, 0};
+    for (; piece.slot < kArenaSlots; ++piece.slot) {
+      if (!arena.Take(&piece)) return false;
+      arena.Deliver(piece, {0, kSamples, true}, [](const Status&, const CopyTime&) { std::_Exit(3); });
+    }
+    for (uint32_t i = 0; i < kArenaSlots; ++i)  // all pinned memory can be filled again
+      while (!arena.Take(&piece)) std::this_thread::yield();
+    const GpuSnapshot::CopyThread last = gpus_->Snapshot()[1].copy_threads.back();
+    return last.name == "peer-1" && last.stalled.count() > 0;
+  });
 }
 
 }  // namespace
