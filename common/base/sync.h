@@ -25,16 +25,37 @@ namespace pinfeed {
 class PF_CAPABILITY("mutex") Mutex {
  public:
   void Lock() PF_ACQUIRE() { mutex_.lock(); }
+  // For a lock that many threads take often and hold for less than it takes to wake one: tries for a few
+  // microseconds before it sleeps.
+  void LockSpinning() PF_ACQUIRE() {
+    for (int i = 0; i < kSpins; ++i) {
+      if (mutex_.try_lock()) return;
+      for (int j = 0; j < kPausesPerSpin; ++j) Pause();
+    }
+    mutex_.lock();
+  }
   void Unlock() PF_RELEASE() { mutex_.unlock(); }
 
  private:
   friend class CondVar;
+  static constexpr int kSpins = 20;
+  static constexpr int kPausesPerSpin = 4;  // 40 ns each on current x86 processors
+
+  static void Pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
   std::mutex mutex_;
 };
 
 class PF_SCOPED_CAPABILITY MutexLock {
  public:
+  struct Spinning {};
+
   explicit MutexLock(Mutex& mutex) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  MutexLock(Mutex& mutex, Spinning) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.LockSpinning(); }
   ~MutexLock() PF_RELEASE() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -212,7 +212,7 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   while (true) {
     {
       Wake wake;
-      MutexLock lock(mutex_);
+      MutexLock lock(mutex_, MutexLock::Spinning{});
       if (chunk.share != nullptr) Leave(chunk);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
         sleeping_.push_back(&work);
