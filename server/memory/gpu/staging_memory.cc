@@ -23,7 +23,7 @@ bool IsSmall(const TensorPlace& tensor, uint32_t batch_size) {
 // One link cannot use more pieces: being copied, waiting, being filled. With fewer than the minimum, the link
 // is idle at times, regardless of the cache.
 constexpr uint64_t kMaxPieces = 16;
-constexpr uint64_t kMinPieces = 8;
+constexpr uint64_t kMinPieces = 6;
 // Used when the system does not report its cache size.
 constexpr uint64_t kDefaultCacheBytes = uint64_t{32} << 20;
 
@@ -35,7 +35,7 @@ uint64_t RoundUp(uint64_t value, uint64_t to) {
 
 uint64_t CacheShare::CacheBytes() {
   const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<uint64_t>(bytes) : kDefaultCacheBytes;
+  return bytes > 0 ? static_cast<uint64_t>(bytes) / 3 * 2 : kDefaultCacheBytes;
 }
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& region, CacheShare& cache,

@@ -24,7 +24,7 @@ namespace pinfeed {
 class CacheShare {
  public:
   explicit CacheShare(uint64_t bytes) : bytes_(bytes) {}
-  // The size of the machine's last-level cache.
+  // Two thirds of the machine's last-level cache: what workers read goes through it as well.
   static uint64_t CacheBytes();
 
   void Enter() { arenas_.fetch_add(1, std::memory_order_relaxed); }
