@@ -6,7 +6,6 @@
 Prints what it finds and writes OUT/results.json, as `make bench` does; tests/bench/publish_gpu.py puts such files into docs/benchmarks.md. A part
 that fails costs the others nothing; the exit status is 1 then.
 """
-import itertools
 import json
 import os
 import pathlib
@@ -22,6 +21,7 @@ import decode_rates
 import numpy as np
 import pinfeed
 import report
+import several_gpus
 import slots
 import torch
 from contenders.arrays import Arrays
@@ -305,59 +305,27 @@ def broadcast(address, inputs):
     row("images/s that each of 8 trainers gets", taken[8]["each"], "images/s", None, taken[1]["each"])
 
 
-def one_trainer_a_gpu(address, count, spec):
-    """GB/s of each of `count` trainers at once, each on a GPU of its own; `spec`: of a rank."""
-    processes = []
-    for rank in range(count):
-        command = [HERE / "bin" / "feed_rate", address, "6", json.dumps(spec(rank))]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
-    return [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
-
-
-def staged_gbs(arrays, count, what):
-    """What the host gives, at the best of some thread counts and batches: samples read into pinned memory ("read"), copied to the GPUs ("copy"), or "both". Batches of 8 samples stay in the processor's cache, those of 32 need fewer copies."""
-    images = arrays / "image.npy"
-    data = np.load(images, mmap_mode="r")
-    best = 0.0
-    for threads, at_once in itertools.product((os.cpu_count() // 2, os.cpu_count()), (8, 32)):
-        numbers = [data.offset, data[0].nbytes, len(data), threads, count, 2, what, at_once]
-        answer = subprocess.run([HERE / "bin" / "staged_ceiling", images, *map(str, numbers)], check=True, capture_output=True, text=True)
-        best = max(best, json.loads(answer.stdout)["gb_per_s"])
-    return best
-
-
 def gpus(address, inputs):
     """Trainers on several GPUs: each with its share of the samples, then all with the same batches. BENCH_GPUS: how many, such as "2 4"."""
     arrays = arrays_spec(inputs)
-    sources = {"page cache": inputs / "arrays", "processor's cache": few_arrays(inputs, 1024)}
-    read = staged_gbs(sources["page cache"], 1, "read")
+    sources = {"page cache": inputs / "arrays", "processor's cache": several_gpus.few_arrays(inputs, 1024)}
+    read = several_gpus.staged_gbs(sources["page cache"], 1, "read")
     row("the host alone: read from the page cache", read, "GB/s", drawn=False)
     asked = [int(count) for count in os.environ.get("BENCH_GPUS", "1 2 4 8").split()]
     for count in (n for n in asked if n <= torch.cuda.device_count()):
         how_many = "1 GPU" if count == 1 else f"{count} GPUs"
-        row(f"the host alone, {how_many}: pinned copies", staged_gbs(sources["page cache"], count, "copy"), "GB/s", drawn=False)
-        both = {where: staged_gbs(data, count, "both") for where, data in sources.items()}
+        row(f"the host alone, {how_many}: pinned copies", several_gpus.staged_gbs(sources["page cache"], count, "copy"), "GB/s", drawn=False)
+        both = {where: several_gpus.staged_gbs(data, count, "both") for where, data in sources.items()}
         row(f"the host alone, {how_many}: read from the page cache, and copied", both["page cache"], "GB/s", drawn=False)
-        each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
+        each = several_gpus.one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
         row(f"arrays to {how_many}, disjoint shards, all together", sum(each), "GB/s", None, read, of_ceiling=0.95 if count == 4 else None)
         if count == 1:
             continue
         for where, data in sources.items():
             group = {"sharing": "BROADCAST", "group": f"{where}{count}", "group_size": count, "dataset": {"path": str(data)}}
-            each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, **group})
+            each = several_gpus.one_trainer_a_gpu(address, count, lambda rank: {**arrays, **group})
             least = 120 if count == 4 and where != "page cache" else None
             row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", min(each), "GB/s", None, both[where], least=least)
-
-
-def few_arrays(inputs, samples):
-    """The first of the arrays."""
-    folder = inputs / f"arrays{samples}"
-    if not folder.exists():
-        folder.mkdir()
-        for name in ("image", "label"):
-            np.save(folder / f"{name}.npy", np.load(inputs / "arrays" / f"{name}.npy", mmap_mode="r")[:samples])
-    return folder
 
 
 def checksums(address, inputs):

@@ -5,9 +5,9 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds resident broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings doctor trace demo (default: all but wheel, peers and settings, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds resident broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings builds doctor trace demo (default: all but wheel, peers, settings and builds, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list), BENCH_GPUS how many GPUs its part gpus takes at once ("1 2 4 8").
-# wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
+# wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py. builds compares the builds of the daemon that BUILDS names ("old=PINFEEDD new=PINFEEDD", and arguments of builds.py).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
@@ -40,7 +40,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ] && [ "$parts" != resident ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen broadcast || chosen peers || chosen wheel || chosen settings || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen broadcast || chosen peers || chosen wheel || chosen settings || chosen builds || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -149,6 +149,9 @@ if chosen peers; then piece "peers" 530 python3 "$here/peers.py" "$address" "$in
 if chosen settings; then
   piece "settings" 240 python3 "$here/settings.py" --build-dir "$here/demo/build" --inputs "$inputs" --device cuda:0 --rows arrays,jpeg,tokens,texts --rounds 2,5 --limit 180 --out "$out/settings.json" ${SETTINGS_ARGS:-}
 fi
+
+# Builds of the daemon in turns, on daemons of its own.
+if chosen builds; then piece "builds" 300 python3 "$here/builds.py" "$inputs" "$out" ${BUILDS:?}; fi
 
 # Whether pinning and overlapping pay here; a training loop traced.
 if chosen doctor; then piece "doctor" 60 "$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg"; fi

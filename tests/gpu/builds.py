@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds of the daemon in turns on all GPUs of one host: what a change of it, or of one of its constants, does to trainers on several GPUs.
+
+    builds.py INPUTS OUT NAME=PINFEEDD... [--rows shards,broadcast,cache] [--turns N] [--seconds S]      (INPUTS: of make_inputs.py)
+
+The memory of one host gives a third more in one minute than in the next, so the daemons run side by side, and each is measured in each turn. Rows:
+disjoint shards, all GPUs together; one broadcast from the page cache; one from the processor's cache. Prints each turn, and writes OUT/builds.json,
+which tests/bench/publish_gpu.py can put into docs/benchmarks.md.
+"""
+import argparse
+import collections
+import contextlib
+import json
+import pathlib
+import tempfile
+
+import grid
+import pinfeed_side
+import several_gpus
+import torch
+from feeding import arrays_spec
+
+
+def daemon(stack, program, inputs):
+    """The running daemon of a program. Several fit on one host, so it has a small part of the memory."""
+    build = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    (build / "bench").mkdir()
+    (build / "server").mkdir()
+    (build / "server" / "pinfeedd").symlink_to(program.resolve(strict=True))
+    return stack.enter_context(pinfeed_side.Daemon(build, inputs, gpus="on", **{"gpu-bytes": "6GiB", "pinned-bytes": "3GiB"}))
+
+
+def measured(address, inputs, what, turn, seconds):
+    """GB/s: of shards the sum, of a broadcast what the slowest member gets."""
+    count = torch.cuda.device_count()
+    if what == "shards":
+        return sum(several_gpus.one_trainer_a_gpu(address, count, lambda rank: arrays_spec(inputs, rank=rank, world_size=count), seconds))
+    source = several_gpus.few_arrays(inputs, 1024) if what == "cache" else inputs / "arrays"
+    group = {"sharing": "BROADCAST", "group": f"{what}{turn}", "group_size": count, "dataset": {"path": str(source)}}
+    return min(several_gpus.one_trainer_a_gpu(address, count, lambda rank: arrays_spec(inputs, **group), seconds))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("inputs", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("builds", nargs="+", metavar="NAME=PINFEEDD")
+    parser.add_argument("--rows", default="shards,broadcast,cache")
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    arguments = parser.parse_args()
+    programs = {name: pathlib.Path(program) for name, _, program in (build.partition("=") for build in arguments.builds)}
+    rows = arguments.rows.split(",")
+    if unknown := set(rows) - {"shards", "broadcast", "cache"}:
+        parser.error(f"--rows: {', '.join(sorted(unknown))}: expected shards, broadcast, cache")
+    seen = collections.defaultdict(list)
+    with contextlib.ExitStack() as stack:
+        daemons = {name: daemon(stack, program, arguments.inputs) for name, program in programs.items()}
+        for turn in range(arguments.turns):
+            for what in rows:
+                for name, running in daemons.items():
+                    seen[name, what].append(measured(running.address, arguments.inputs, what, turn, arguments.seconds))
+                print(f"turn {turn + 1} of {arguments.turns}, {what}: {', '.join(f'{name} {seen[name, what][-1]:.1f}' for name in daemons)}", flush=True)
+    first = next(iter(programs))
+    table = grid.Grid(f"builds of the daemon in turns, {torch.cuda.device_count()} GPUs, medians of shares of {first}", ["build", *rows])
+    for name in programs:
+        table.lines.append((name, [grid.cell(seen[name, what], "GB/s", of=None if name == first else seen[first, what]) for what in rows]))
+    print(table.markdown())
+    (arguments.out / "builds.json").write_text(json.dumps([table.as_json()]))
+
+
+if __name__ == "__main__":
+    main()
