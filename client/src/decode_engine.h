@@ -40,7 +40,7 @@ class DecodeWorker {
     std::byte* to;
     uint64_t bytes;
   };
-  // From the staging memory, or by way of it: then it holds nothing else.
+  // What is not in the staging memory is copied by way of it, and overwrites what it holds.
   virtual Status CopyAll(std::span<const Copy> copies) = 0;
 
   static constexpr uint32_t kMaxImages = 128;

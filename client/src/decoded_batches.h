@@ -25,12 +25,12 @@ namespace pinfeed {
 // are released, and decodes them in order into a ring of device memory. Where another member of a broadcast
 // decodes on the same GPU, it fetches them from that one instead (it is a reader), as long as their link
 // lasts. Owns: decode threads, their decoders, the ring, the link, its own readers. Borrows: the arena, the
-// publish page and the lifeline, until Stop returned OK. Threads: Write from any; the rest from the feed's
-// thread. The decode threads call nothing of the user's but the log function, and block all signals. Errors:
-// an image that cannot be decoded is zeroed or fails its batch, as the offer says; an error of the GPU fails
-// all batches that are not decoded yet. Invariants: 1. a ring entry is decoded into only once the host has
-// seen that the GPU has executed its last reader; 2. what another process may write to is copied before it is
-// checked and used.
+// publish page and the lifeline, until Stop returned OK. Threads: Write, Discard and OutcomeOf from any; the
+// rest from the feed's thread. The decode threads call nothing of the user's but the log function, and block
+// all signals. Errors: an image that cannot be decoded is zeroed or fails its batch, as the offer says; an
+// error of the GPU fails all batches that are not decoded yet. Invariants: 1. a ring entry is decoded into
+// only once the host has seen that the GPU has executed its last reader; 2. what another process may write to
+// is copied before it is checked and used.
 class DecodedBatches {
  public:
   // The batches that can be taken and not written at a time.

@@ -27,7 +27,7 @@ class PF_CAPABILITY("mutex") Mutex {
   void Lock() PF_ACQUIRE() { mutex_.lock(); }
   // For a lock that many threads take often and hold for less than it takes to wake one: tries for a few
   // microseconds before it sleeps.
-  void LockSpinning() PF_ACQUIRE() {
+  void LockAdaptively() PF_ACQUIRE() {
     for (int i = 0; i < kSpins; ++i) {
       if (mutex_.try_lock()) return;
       for (int j = 0; j < kPausesPerSpin; ++j) Pause();
@@ -44,6 +44,8 @@ class PF_CAPABILITY("mutex") Mutex {
   static void Pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");
 #endif
   }
 
@@ -52,10 +54,10 @@ class PF_CAPABILITY("mutex") Mutex {
 
 class PF_SCOPED_CAPABILITY MutexLock {
  public:
-  struct Spinning {};
+  struct Adaptively {};
 
   explicit MutexLock(Mutex& mutex) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
-  MutexLock(Mutex& mutex, Spinning) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.LockSpinning(); }
+  MutexLock(Mutex& mutex, Adaptively) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.LockAdaptively(); }
   ~MutexLock() PF_RELEASE() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

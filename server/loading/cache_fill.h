@@ -26,7 +26,7 @@ namespace pinfeed {
 // that the cache does not keep, are left to the feed. Owns: a share of the loader, and a FeedShare of its
 // own, so that the feed's end does not wait for a reader that hangs. Borrows: the pools, which outlive it.
 // Threads: any; tasks on the pools share it. Errors: none. Invariants: 1. one task is under way at most; 2.
-// no worker waits for storage; 3. at most kMaxFiles files and kMaxBytes are held, or one larger file.
+// no worker waits for storage; 3. at most kMaxFiles files are held, and less than kMaxBytes + kMaxFileBytes.
 class CacheFill final : public std::enable_shared_from_this<CacheFill> {
  public:
   static constexpr uint32_t kMaxFiles = 32;

@@ -20,18 +20,18 @@ Status BadTable(const std::string& what) {
                   "; are the producer's package and the daemon of the same version?");
 }
 
-Status CheckRow(const EncodedImage& image, uint64_t field_bytes) {
+Status CheckRow(const EncodedImageRow& image, uint64_t field_bytes) {
   const std::string name = "the image of " + DescribeImage(image.sample);
   if (image.offset > field_bytes || image.length > field_bytes - image.offset) {
     return BadTable(name + " has " + std::to_string(image.length) + " bytes at " +
                     std::to_string(image.offset) + ", outside of the field's " + std::to_string(field_bytes));
   }
-  if (image.kind == EncodedImage::kFile) {
+  if (image.kind == EncodedImageRow::kFile) {
     if (image.length > 0 && image.length <= kMaxImageFileBytes) return OkStatus();
     return BadTable(name + " has " + std::to_string(image.length) + " bytes, possible are 1 to " +
                     std::to_string(kMaxImageFileBytes));
   }
-  if (image.kind != EncodedImage::kPath)
+  if (image.kind != EncodedImageRow::kPath)
     return BadTable(name + " is of the unknown kind " + std::to_string(image.kind));
   if (image.length > 0 && image.length < PATH_MAX) return OkStatus();
   return BadTable(name + " has a path of " + std::to_string(image.length) + " bytes, possible are 1 to " +
@@ -105,16 +105,16 @@ Result<std::unique_ptr<const EncodedImages>> EncodedImages::Create(const FeedSpe
       spec.encoded_images, std::move(roots), std::move(loader), std::move(tensor), image_bytes));
 }
 
-Result<std::vector<EncodedImage>> EncodedImages::ReadTable(std::span<const std::byte> field) const {
+Result<std::vector<EncodedImageRow>> EncodedImages::ReadTable(std::span<const std::byte> field) const {
   uint64_t at = 0;
   std::memcpy(&at, field.data() + kImageTableAt, sizeof at);
-  std::vector<EncodedImage> rows;
+  std::vector<EncodedImageRow> rows;
   if (at == 0) return rows;
-  if (at > field.size() || field.size() - at < sizeof(EncodedImage)) {
+  if (at > field.size() || field.size() - at < sizeof(EncodedImageRow)) {
     return BadTable("it begins at " + std::to_string(at) + ", outside of the field's " +
                     std::to_string(field.size()) + " bytes");
   }
-  EncodedImage head;
+  EncodedImageRow head;
   std::memcpy(&head, field.data() + at, sizeof head);
   const uint64_t count = head.sample;
   if (count > most_) {
@@ -122,21 +122,21 @@ Result<std::vector<EncodedImage>> EncodedImages::ReadTable(std::span<const std::
                                          " encoded images, and the feed has places for " +
                                          std::to_string(most_));
   }
-  if (count > (field.size() - at) / sizeof(EncodedImage) - 1) {
+  if (count > (field.size() - at) / sizeof(EncodedImageRow) - 1) {
     return BadTable(std::to_string(count) + " rows at " + std::to_string(at) +
                     " do not fit into the field's " + std::to_string(field.size()) + " bytes");
   }
   rows.resize(count);
-  if (count != 0) std::memcpy(rows.data(), field.data() + at + sizeof head, count * sizeof(EncodedImage));
-  for (const EncodedImage& image : rows) RETURN_IF_ERROR(CheckRow(image, field.size()));
+  if (count != 0) std::memcpy(rows.data(), field.data() + at + sizeof head, count * sizeof(EncodedImageRow));
+  for (const EncodedImageRow& image : rows) RETURN_IF_ERROR(CheckRow(image, field.size()));
   return rows;
 }
 
-Status EncodedImages::Load(const EncodedImage& image, std::span<const std::byte> field,
+Status EncodedImages::Load(const EncodedImageRow& image, std::span<const std::byte> field,
                            std::span<std::byte> place, SampleScratch& scratch, SampleTimes& times) const {
   const std::span<const std::byte> bytes = field.subspan(image.offset, image.length);
   std::string path;
-  if (image.kind == EncodedImage::kPath) {
+  if (image.kind == EncodedImageRow::kPath) {
     path.resize(bytes.size());
     std::memcpy(path.data(), bytes.data(), bytes.size());
   }

@@ -28,7 +28,7 @@ inline constexpr size_t kImageTableAt = 48;
 
 // One image, as its producer describes it: a row of the table, little-endian. The first row only counts: its
 // `sample` is the number of rows behind it.
-struct EncodedImage {
+struct EncodedImageRow {
   enum Kind : uint32_t { kFile = 1, kPath = 2 };
 
   uint64_t sample = 0;  // its index; with kNoIndex: what else random numbers may depend on
@@ -37,7 +37,7 @@ struct EncodedImage {
   uint64_t offset = 0;  // of the file or its path, from the field's start
   uint64_t length = 0;
 };
-static_assert(sizeof(EncodedImage) == 32);
+static_assert(sizeof(EncodedImageRow) == 32);
 inline constexpr uint64_t kNoIndex = uint64_t{1} << 63;
 
 // Purpose: loads the images of one feed's batches. Owns: the compiled transforms. Immutable. Threads: any,
@@ -57,10 +57,10 @@ class EncodedImages {
   // Returns the rows of the table in `field`, a batch's first field. Each lies within the field.
   // kOutOfRange for more images than the feed has places. Precondition: at least kImageTableAt + 8
   // bytes.
-  Result<std::vector<EncodedImage>> ReadTable(std::span<const std::byte> field) const;
+  Result<std::vector<EncodedImageRow>> ReadTable(std::span<const std::byte> field) const;
   // Writes the pixels of an image to `place`. The error names the sample, and the path if there is one.
   // Preconditions: ReadTable returned the row for this field; place has image_bytes().
-  Status Load(const EncodedImage& image, std::span<const std::byte> field, std::span<std::byte> place,
+  Status Load(const EncodedImageRow& image, std::span<const std::byte> field, std::span<std::byte> place,
               SampleScratch& scratch, SampleTimes& times) const;
 
  private:

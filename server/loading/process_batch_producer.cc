@@ -91,7 +91,7 @@ class ProcessBatchProducer::DecodeTask final : public FillTask {
  public:
   // `places`: those of the request. `field`: the first one, in the memory that the process fills.
   DecodeTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request, SamplePlaces places,
-             std::span<const std::byte> field, std::vector<EncodedImage> images)
+             std::span<const std::byte> field, std::vector<EncodedImageRow> images)
       : FillTask(request->share(), static_cast<uint32_t>(images.size()), 1),
         producer_(producer),
         request_(std::move(request)),
@@ -136,7 +136,7 @@ class ProcessBatchProducer::DecodeTask final : public FillTask {
   const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
   const SamplePlaces places_;
   const std::span<const std::byte> field_;
-  const std::vector<EncodedImage> images_;
+  const std::vector<EncodedImageRow> images_;
   Mutex mutex_;
   uint32_t first_bad_ PF_GUARDED_BY(mutex_) = UINT32_MAX;
   Status status_ PF_GUARDED_BY(mutex_);  // of that image
@@ -214,7 +214,7 @@ void ProcessBatchProducer::DecodeImages(std::shared_ptr<PieceRequest> request) {
   }
   std::span<const std::byte> field = places[0];
   if (staging_ != nullptr) field = {staging_->FillAddress(PieceOf(*request), 0), field.size()};
-  Result<std::vector<EncodedImage>> rows = images_->ReadTable(field);
+  Result<std::vector<EncodedImageRow>> rows = images_->ReadTable(field);
   if (!rows.ok() || rows->empty()) {
     WriteImageError(places, rows.status());
     request->Complete(OkStatus());

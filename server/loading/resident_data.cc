@@ -36,7 +36,7 @@ void ResidentData::Await(Waiter& waiter, std::shared_ptr<PieceRequest> request) 
     {
       const MutexLock lock(mutex_);
       const bool over = phase_ == Phase::kLoaded || phase_ == Phase::kFailed;
-      // What is not wanted was cancelled before this lock, or will be behind it.
+      // Cancel was either before this lock, and Wanted is false, or will find the request in waiting_.
       if (!over && request->Wanted(request->begin())) {
         waiting_.emplace_back(&waiter, std::move(request));
         return;

@@ -47,11 +47,11 @@ void WorkerPool::Stop() {
   }
   for (CondVar& work : work_) work.NotifyOne();
   for (std::thread& thread : threads) thread.join();
-  Tasks dropped;
-  Tasks dropped_idle;
+  Queue dropped;
+  Queue dropped_idle;
   MutexLock lock(mutex_);
-  dropped.swap(open_);
-  dropped_idle.swap(idle_);
+  std::swap(dropped, open_);
+  std::swap(dropped_idle, idle_);
 }
 
 void WorkerPool::Add(std::shared_ptr<FillTask> task, bool idle) {
@@ -61,34 +61,32 @@ void WorkerPool::Add(std::shared_ptr<FillTask> task, bool idle) {
 }
 
 void WorkerPool::WithdrawIdle(const FeedShare& share) {
-  Tasks withdrawn;  // destroyed after the lock is given back
+  std::vector<std::shared_ptr<FillTask>> withdrawn;  // destroyed after the lock is given back
   MutexLock lock(mutex_);
-  const auto others = std::stable_partition(idle_.begin(), idle_.end(),
+  auto& tasks = idle_.tasks;
+  const auto others = std::stable_partition(tasks.begin(), tasks.end(),
                                             [&](const auto& task) { return task->share_.get() == &share; });
-  withdrawn.assign(std::make_move_iterator(idle_.begin()), std::make_move_iterator(others));
-  idle_.erase(idle_.begin(), others);
+  withdrawn.assign(std::make_move_iterator(tasks.begin()), std::make_move_iterator(others));
+  tasks.erase(tasks.begin(), others);
 }
 
-void WorkerPool::Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake) {
+void WorkerPool::Insert(std::shared_ptr<FillTask> task, Queue& queue, Wake& wake) {
   PF_CHECK(task->samples_ > 0 && task->chunk_samples_ > 0, "a task has at least one sample");
-  // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
-  // with the least served.
+  // A feed that was away must not catch up on everything the others were served meanwhile, even if none of
+  // them has a task at the moment.
   const auto shares_with = [&](const auto& other) { return other->share_.get() == task->share_.get(); };
-  if (!tasks.empty() && std::none_of(tasks.begin(), tasks.end(), shares_with)) {
-    uint64_t least = UINT64_MAX;
-    for (const auto& other : tasks)
-      least = std::min(least, other->share_->In(kind_).served_ns.load(std::memory_order_relaxed));
+  if (std::ranges::none_of(queue.tasks, shares_with)) {
     auto& served = task->share_->In(kind_).served_ns;
-    if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
+    if (served.load(std::memory_order_relaxed) < queue.level_ns)
+      served.store(queue.level_ns, std::memory_order_relaxed);
   }
   // Of feeds that may not have all threads only, as those of small batches: any other thread is welcome.
   const FeedShare& share = *task->share_;
   const bool limited = IsLimit(share.MaxWorkers());
   const uint32_t finishing = limited ? share.In(kind_).finishing.load(std::memory_order_relaxed) : 0;
-  const auto place = std::find_if(tasks.begin(), tasks.end(), [&](const auto& other) {
-    return other->order_ > task->order_ && shares_with(other);
-  });
-  tasks.insert(place, std::move(task));
+  const auto place = std::ranges::find_if(
+      queue.tasks, [&](const auto& other) { return other->order_ > task->order_ && shares_with(other); });
+  queue.tasks.insert(place, std::move(task));
   TakeSleeping(finishing, wake);
 }
 
@@ -110,7 +108,8 @@ WorkerPool::Chunk WorkerPool::Claim() {
   return chunk;
 }
 
-WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
+WorkerPool::Chunk WorkerPool::ClaimFrom(Queue& queue) {
+  auto& tasks = queue.tasks;
   // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
   size_t best = tasks.size();
   uint64_t least = 0;
@@ -124,6 +123,8 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Tasks& tasks) {
   }
   if (best == tasks.size()) return {};
   std::shared_ptr<FillTask> task = tasks[best];
+  queue.level_ns =
+      std::max(queue.level_ns, task->share_->In(kind_).served_ns.load(std::memory_order_relaxed));
   const uint32_t begin = task->claimed_;
   const uint32_t end = begin + std::min(task->chunk_samples_, task->samples_ - begin);
   task->claimed_ = end;
@@ -145,16 +146,17 @@ uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
 
 bool WorkerPool::MayIdle() const {
   return idling_ < std::max(thread_count_ - 1, 1U) &&
-         std::ranges::none_of(open_, [&](const auto& task) { return IsLimit(task->share_->max_workers); });
+         std::ranges::none_of(open_.tasks,
+                              [&](const auto& task) { return IsLimit(task->share_->max_workers); });
 }
 
 bool WorkerPool::HasClaimableFor(uint32_t threads) const {
   return Claimable(open_, threads) >= threads || (MayIdle() && Claimable(idle_, threads) >= threads);
 }
 
-uint64_t WorkerPool::Claimable(const Tasks& tasks, uint32_t at_most) const {
+uint64_t WorkerPool::Claimable(const Queue& queue, uint32_t at_most) const {
   uint64_t chunks = 0;
-  for (const std::shared_ptr<FillTask>& task : tasks) {
+  for (const std::shared_ptr<FillTask>& task : queue.tasks) {
     const uint64_t left = (task->samples_ - task->claimed_ + task->chunk_samples_ - 1) / task->chunk_samples_;
     const uint32_t more = MoreThreads(*task->share_);
     // The tasks of a limited feed share what it may have.
@@ -183,12 +185,23 @@ WorkerPool::Durations WorkerPool::durations() const {
   return sum;
 }
 
+uint64_t WorkerPool::progress() const {
+  uint64_t chunks = 0;
+  for (const Activity& activity : activities_) chunks += activity.finished.load(std::memory_order_relaxed);
+  return chunks;
+}
+
+uint32_t WorkerPool::busy() const {
+  return static_cast<uint32_t>(std::ranges::count_if(
+      activities_, [](const Activity& activity) { return activity.since.load() != 0; }));
+}
+
 std::chrono::nanoseconds WorkerPool::LongestChunk() const {
   const Clock::time_point now = Clock::now();
   Clock::duration longest{0};
-  for (const Began& began : began_) {
-    const Clock::rep at = began.at.load(std::memory_order_relaxed);
-    if (at != 0) longest = std::max(longest, now - Clock::time_point(Clock::duration(at)));
+  for (const Activity& activity : activities_) {
+    const Clock::rep since = activity.since.load(std::memory_order_relaxed);
+    if (since != 0) longest = std::max(longest, now - Clock::time_point(Clock::duration(since)));
   }
   return longest;
 }
@@ -197,10 +210,10 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
   const Clock::time_point now = Clock::now();
   std::vector<LongChunk> found;
   for (uint32_t i = 0; i < thread_count_; ++i) {
-    const Clock::rep at = began_[i].at.load(std::memory_order_acquire);
-    const LongChunk chunk{now - Clock::time_point(Clock::duration(at)), i,
-                          began_[i].feed.load(std::memory_order_relaxed), scratches_[i]->sample()};
-    if (at != 0 && chunk.age > limit) found.push_back(chunk);
+    const Clock::rep since = activities_[i].since.load(std::memory_order_acquire);
+    const LongChunk chunk{now - Clock::time_point(Clock::duration(since)), i,
+                          activities_[i].feed.load(std::memory_order_relaxed), scratches_[i]->sample()};
+    if (since != 0 && chunk.age > limit) found.push_back(chunk);
   }
   std::sort(found.begin(), found.end(), [](const LongChunk& a, const LongChunk& b) { return a.age > b.age; });
   return found;
@@ -208,11 +221,12 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   CondVar& work = work_[index];
+  Activity& activity = activities_[index];
   Chunk chunk;
   while (true) {
     {
       Wake wake;
-      MutexLock lock(mutex_, MutexLock::Spinning{});
+      MutexLock lock(mutex_, MutexLock::Adaptively{});
       if (chunk.share != nullptr) Leave(chunk);
       while (!stopping_ && (chunk = Claim()).task == nullptr) {
         sleeping_.push_back(&work);
@@ -222,12 +236,11 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
       if (stopping_) return;
       TakeSleeping(0, wake);
     }
-    busy_.fetch_add(1, std::memory_order_relaxed);
     FillTask& task = *chunk.task;
     FeedShare::PoolShare& in_pool = chunk.share->In(kind_);
     const Clock::time_point start = Clock::now();
-    began_[index].feed.store(chunk.share->feed, std::memory_order_relaxed);
-    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
+    activity.feed.store(chunk.share->feed, std::memory_order_relaxed);
+    activity.since.store(start.time_since_epoch().count(), std::memory_order_release);
     task.Run(chunk.begin, chunk.end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
@@ -240,9 +253,8 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
       task.Done();
     }
     chunk.task.reset();
-    began_[index].at.store(0, std::memory_order_relaxed);
-    busy_.fetch_sub(1, std::memory_order_relaxed);
-    progress_.fetch_add(1, std::memory_order_relaxed);
+    activity.since.store(0, std::memory_order_relaxed);
+    activity.finished.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

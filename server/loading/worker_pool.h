@@ -75,7 +75,7 @@ class WorkerPool {
   void Stop() PF_EXCLUDES(mutex_);
 
   void Submit(std::shared_ptr<FillTask> task) { Add(std::move(task), false); }
-  // A chunk of it is begun only while no task of Submit may have another thread.
+  // Its chunks run only while no submitted task can use another thread.
   void SubmitIdle(std::shared_ptr<FillTask> task) { Add(std::move(task), true); }
   // Destroys the idle tasks of this share that have unclaimed samples: their Done is not called.
   void WithdrawIdle(const FeedShare& share) PF_EXCLUDES(mutex_);
@@ -87,7 +87,7 @@ class WorkerPool {
     return (kind_ == PoolKind::kWorkers ? "worker" : "reader") + std::to_string(thread);
   }
   // The number of chunks finished since the start. A watchdog checks whether it grows.
-  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  uint64_t progress() const;
   // Returns the age of the oldest chunk in progress; 0 if all threads are idle.
   std::chrono::nanoseconds LongestChunk() const;
   // A chunk in progress.
@@ -100,7 +100,7 @@ class WorkerPool {
   // Returns the chunks in progress that are older than `limit`, the oldest first.
   std::vector<LongChunk> ChunksLongerThan(std::chrono::nanoseconds limit) const;
   // The number of threads that are working on a chunk now.
-  uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
+  uint32_t busy() const;
   // How long samples took since the start, for all threads together.
   struct Durations {
     DurationCounts read;
@@ -110,15 +110,17 @@ class WorkerPool {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // The current chunk of one thread. Each has its own cache line, because its thread writes it for every
-  // chunk.
-  struct alignas(64) Began {
-    std::atomic<Clock::rep> at{0};  // when the chunk was begun; 0: idle
-    std::atomic<uint64_t> feed{0};  // of that chunk
+  // What one thread is doing. Each has its own cache line, because its thread writes it for every chunk.
+  struct alignas(64) Activity {
+    std::atomic<Clock::rep> since{0};   // when the current chunk was begun; 0: idle
+    std::atomic<uint64_t> feed{0};      // of that chunk
+    std::atomic<uint64_t> finished{0};  // chunks
   };
 
-  using Tasks =
-      std::vector<std::shared_ptr<FillTask>>;  // with unclaimed samples; each feed's in serving order
+  struct Queue {
+    std::vector<std::shared_ptr<FillTask>> tasks;  // with unclaimed samples; each feed's in serving order
+    uint64_t level_ns = 0;  // the most that a feed had been served when its task was chosen
+  };
   // Samples [begin, end) of a task; null: of none.
   struct Chunk {
     std::shared_ptr<FillTask> task;
@@ -129,8 +131,8 @@ class WorkerPool {
     bool finished_task = false;  // it was the last one to end
   };
 
-  // Threads that its destructor wakes. That takes long, so it is done without the lock; and each thread that
-  // comes wakes others in turn, so that none need wake many.
+  // Wakes the chosen threads when it is destroyed, after the lock is released, since waking takes long. At
+  // most two: each thread that was woken wakes more.
   struct Wake {
     static constexpr size_t kThreads = 2;
 
@@ -147,13 +149,13 @@ class WorkerPool {
 
   void Loop(uint32_t index, SampleScratch& scratch);
   void Add(std::shared_ptr<FillTask> task, bool idle) PF_EXCLUDES(mutex_);
-  void Insert(std::shared_ptr<FillTask> task, Tasks& tasks, Wake& wake) PF_REQUIRES(mutex_);
-  // Chooses threads to wake, if there is more than those can begin that are on their way: that were woken
-  // before, or finish a task now.
+  void Insert(std::shared_ptr<FillTask> task, Queue& queue, Wake& wake) PF_REQUIRES(mutex_);
+  // Moves sleeping threads to `wake` while more chunks can be claimed than threads are on their way.
+  // `finishing`: threads that will soon look for work by themselves.
   void TakeSleeping(uint32_t finishing, Wake& wake) PF_REQUIRES(mutex_);
   Chunk Claim() PF_REQUIRES(mutex_);
   // Of the next of these tasks that may have another thread now.
-  Chunk ClaimFrom(Tasks& tasks) PF_REQUIRES(mutex_);
+  Chunk ClaimFrom(Queue& queue) PF_REQUIRES(mutex_);
   // More threads that this feed may have now.
   uint32_t MoreThreads(const FeedShare& share) const PF_REQUIRES(mutex_);
   // Whether a feed may have so few threads that not all may load for it at once.
@@ -164,27 +166,26 @@ class WorkerPool {
   void Leave(const Chunk& chunk) PF_REQUIRES(mutex_);
   // Whether a thread may do idle work besides those that do.
   bool MayIdle() const PF_REQUIRES(mutex_);
-  // Whether so many threads could claim something now, but for some of feeds that may not have all threads.
+  // Whether so many threads could each claim a chunk now. May be false too early for feeds that may not have
+  // all threads.
   bool HasClaimableFor(uint32_t threads) const PF_REQUIRES(mutex_);
-  // Chunks that as many threads could claim now. Of the tasks of feeds that may not have all threads, it
-  // counts about one. It stops at `at_most` or more.
-  uint64_t Claimable(const Tasks& tasks, uint32_t at_most) const PF_REQUIRES(mutex_);
+  // Counts the chunks that can be claimed now, up to about `at_most`. Feeds that may not have all threads
+  // count as the largest one of them.
+  uint64_t Claimable(const Queue& queue, uint32_t at_most) const PF_REQUIRES(mutex_);
 
   const uint32_t thread_count_;
   const uint32_t max_per_user_;
   const PoolKind kind_;
   const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
-  std::vector<Began> began_{thread_count_};                      // one a thread
-  std::atomic<uint64_t> progress_{0};
-  std::atomic<uint32_t> busy_{0};
+  std::vector<Activity> activities_{thread_count_};              // one a thread
   Mutex mutex_;
   // One a thread, so that it is known which was woken: of those without work the one that fell asleep last,
   // whose processor's caches are warm.
   std::vector<CondVar> work_{thread_count_};
   std::vector<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
   uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;  // threads that were woken and have yet to come
-  Tasks open_ PF_GUARDED_BY(mutex_);
-  Tasks idle_ PF_GUARDED_BY(mutex_);
+  Queue open_ PF_GUARDED_BY(mutex_);
+  Queue idle_ PF_GUARDED_BY(mutex_);
   uint32_t idling_ PF_GUARDED_BY(mutex_) = 0;                // threads that do idle work
   std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // threads per user, if any
   bool stopping_ PF_GUARDED_BY(mutex_) = false;

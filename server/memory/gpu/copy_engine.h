@@ -21,14 +21,14 @@
 namespace pinfeed {
 
 // Purpose: a copy thread of one GPU. It takes jobs from the queue to the stream, and calls readers that wait.
-// A job is done when its copies have completed. A GPU has one for what comes from the host, and, if
-// there are several GPUs, one for what comes from those, whose links are others: in one stream, neither would
-// be used while the other is. Owns: queue, stream, thread. Threads: all methods from any thread; none blocks
-// for the GPU. A job's `done` and a lane's reader are called on the copy thread without a lock. Errors: any
-// driver error stops the engine. `on_failure` is called once; then all present and later jobs fail with
-// kUnavailable. Invariant: every job's `done` is called exactly once. Afterwards, nothing reads its source or
-// writes its target, except when the GPU is lost and does not report it. The engine then waits only briefly,
-// because the process is about to exit.
+// A job is done when its copies have completed. Each GPU has an engine for copies from the host. If there are
+// several GPUs, it has a second one for copies from the others: those use other links, and a single stream
+// would use only one link at a time. Owns: queue, stream, thread. Threads: all methods from any thread; none
+// blocks for the GPU. A job's `done` and a lane's reader are called on the copy thread without a lock.
+// Errors: any driver error stops the engine. `on_failure` is called once; then all present and later jobs
+// fail with kUnavailable. Invariant: every job's `done` is called exactly once. Afterwards, nothing reads its
+// source or writes its target, except when the GPU is lost and does not report it. The engine then waits only
+// briefly, because the process is about to exit.
 class CopyEngine {
  public:
   // Waits until the copy thread can use the GPU, or `on_failure` was called because it cannot.

@@ -15,8 +15,12 @@ namespace {
 Status WriteId(const CudaDevice& device, const DeviceMemory& memory, uint64_t offset, const ArenaId& id) {
   const CudaScope scope(device);
   RETURN_IF_ERROR(scope.status());
-  return CudaStatus(device.driver().cuMemcpyHtoD(memory.address() + offset, id.data(), id.size()),
-                    "write the arena's id on GPU " + device.uuid());
+  const std::string what = "write the arena's id on GPU " + device.uuid();
+  RETURN_IF_ERROR(
+      CudaStatus(device.driver().cuMemcpyHtoD(memory.address() + offset, id.data(), id.size()), what));
+  // Copies from pageable memory, this one and those that clear the slots, may return before they are
+  // complete, and the copy streams do not wait for them.
+  return CudaStatus(device.driver().cuStreamSynchronize(nullptr), what);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace pinfeed {
 class CacheShare {
  public:
   explicit CacheShare(uint64_t bytes) : bytes_(bytes) {}
-  // Two thirds of the machine's last-level cache: what workers read goes through it as well.
+  // Two thirds of one processor's last-level cache: what workers read goes through it as well.
   static uint64_t CacheBytes();
 
   void Enter() { arenas_.fetch_add(1, std::memory_order_relaxed); }
@@ -47,9 +47,9 @@ struct StagedCopy {
   uint64_t bytes = 0;
 };
 
-// Purpose: pinned memory for a few pieces at a time, independent of the number of slots. An arena uses at
-// most its share of the processor's cache, so that pieces stay in the cache until they are copied and the
-// copy does not read main memory.
+// Purpose: pinned memory for a few pieces at a time, independent of the number of slots. An arena uses its
+// share of the processor's cache, and at least kMinPieces pieces, so that pieces stay in the cache until they
+// are copied and the copy does not read main memory.
 // Within a piece, each tensor is contiguous and needs one copy. Small tensors (labels, ids, masks) are kept
 // for the whole batch, per slot, and are copied with its last piece. A batch not much larger than a piece is
 // a single piece with the layout of its slot, and a single copy.

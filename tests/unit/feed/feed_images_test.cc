@@ -67,12 +67,12 @@ class FeedImagesTest : public FeedTest {
     std::byte* const field = filled_->FillAddress({task->slot, 0, 1, 0}, 0);
     std::memset(field, 0, kFieldBytes);
     std::memcpy(field + kImageTableAt, &kTableOffset, sizeof kTableOffset);
-    EncodedImage head;
+    EncodedImageRow head;
     head.sample = count.value_or(files.size());
     std::memcpy(field + kTableOffset, &head, sizeof head);
     uint64_t end = 1024;
     for (size_t i = 0; i < files.size(); ++i) {
-      const EncodedImage row{10 + i, 0, EncodedImage::kFile, end, files[i].size()};
+      const EncodedImageRow row{10 + i, 0, EncodedImageRow::kFile, end, files[i].size()};
       std::memcpy(field + kTableOffset + (i + 1) * sizeof row, &row, sizeof row);
       std::ranges::copy(files[i], field + end);
       end += files[i].size();

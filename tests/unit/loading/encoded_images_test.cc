@@ -48,20 +48,20 @@ class PlayedField {
  public:
   explicit PlayedField(size_t bytes = 1 << 16) : bytes_(bytes) {}
 
-  EncodedImage Put(uint64_t sample, uint32_t kind, std::span<const std::byte> data, uint32_t draw = 0) {
+  EncodedImageRow Put(uint64_t sample, uint32_t kind, std::span<const std::byte> data, uint32_t draw = 0) {
     std::ranges::copy(data, bytes_.begin() + static_cast<std::ptrdiff_t>(end_));
     return {sample, draw, kind, std::exchange(end_, end_ + data.size()), data.size()};
   }
-  EncodedImage PutPath(uint64_t sample, const std::string& path) {
-    return Put(sample, EncodedImage::kPath, std::as_bytes(std::span(path)));
+  EncodedImageRow PutPath(uint64_t sample, const std::string& path) {
+    return Put(sample, EncodedImageRow::kPath, std::as_bytes(std::span(path)));
   }
-  void Write(const std::vector<EncodedImage>& rows, uint64_t at = kTable) {
+  void Write(const std::vector<EncodedImageRow>& rows, uint64_t at = kTable) {
     SetTable(at);
-    EncodedImage head;
+    EncodedImageRow head;
     head.sample = rows.size();
     std::memcpy(bytes_.data() + at, &head, sizeof head);
     if (!rows.empty())
-      std::memcpy(bytes_.data() + at + sizeof head, rows.data(), rows.size() * sizeof(EncodedImage));
+      std::memcpy(bytes_.data() + at + sizeof head, rows.data(), rows.size() * sizeof(EncodedImageRow));
   }
   void SetTable(uint64_t at) { std::memcpy(bytes_.data() + kImageTableAt, &at, sizeof at); }
   void SetCount(uint64_t count) { std::memcpy(bytes_.data() + kTable, &count, sizeof count); }
@@ -81,7 +81,7 @@ struct LoadedImage {
   Status status;
   std::vector<std::byte> pixels;
 };
-LoadedImage LoadRow(const EncodedImages& images, const EncodedImage& row, const PlayedField& field) {
+LoadedImage LoadRow(const EncodedImages& images, const EncodedImageRow& row, const PlayedField& field) {
   SampleScratch scratch;
   SampleTimes times;
   LoadedImage out;
@@ -112,13 +112,13 @@ TEST(EncodedImagesTest, PixelsAreThoseOfADatasetThatTheDaemonReads) {
   EXPECT_EQ(images->tensor().dtype, DType::kFloat32);
   PlayedField field;
   const std::vector<std::byte> file = Jpeg(1);
-  field.Write({field.Put(3, EncodedImage::kFile, file),
+  field.Write({field.Put(3, EncodedImageRow::kFile, file),
                field.PutPath(3, directory.Write("a.jpg", file).string()),
-               field.Put(3, EncodedImage::kFile, file, 1)});
+               field.Put(3, EncodedImageRow::kFile, file, 1)});
   const auto rows = images->ReadTable(field.bytes());
   ASSERT_OK(rows.status());
   ASSERT_EQ(rows->size(), 3U);
-  for (const EncodedImage& row : *rows) {
+  for (const EncodedImageRow& row : *rows) {
     const LoadedImage loaded = LoadRow(*images, row, field);
     ASSERT_OK(loaded.status);
     EXPECT_EQ(loaded.pixels, Native(file, 3, row.draw));
@@ -160,26 +160,26 @@ TEST(EncodedImagesTest, HostileTablesAreRefused) {
   expect(small, "1 rows at 224 do not fit");
 
   struct Case {
-    EncodedImage row;
+    EncodedImageRow row;
     std::string why;
   };
   const uint64_t all = uint64_t{1} << 16;
   const std::vector<Case> cases = {
-      {{5, 0, EncodedImage::kFile, all, 1}, "the image of sample 5 has 1 bytes at 65536, outside"},
-      {{5, 0, EncodedImage::kFile, all - 1, 2}, "outside"},
-      {{5, 0, EncodedImage::kFile, UINT64_MAX, 2}, "outside"},
-      {{5, 0, EncodedImage::kFile, 2, UINT64_MAX}, "outside"},
-      {{5, 0, EncodedImage::kFile, 2, UINT64_MAX - 1}, "outside"},
-      {{5, 0, EncodedImage::kFile, 2, 0}, "has 0 bytes"},
-      {{kNoIndex | 9, 0, EncodedImage::kFile, 2, 0}, "the image of a sample without an index"},
-      {{5, 0, EncodedImage::kPath, 2, 0}, "has a path of 0 bytes"},
-      {{5, 0, EncodedImage::kPath, 2, PATH_MAX}, "has a path of 4096 bytes"},
+      {{5, 0, EncodedImageRow::kFile, all, 1}, "the image of sample 5 has 1 bytes at 65536, outside"},
+      {{5, 0, EncodedImageRow::kFile, all - 1, 2}, "outside"},
+      {{5, 0, EncodedImageRow::kFile, UINT64_MAX, 2}, "outside"},
+      {{5, 0, EncodedImageRow::kFile, 2, UINT64_MAX}, "outside"},
+      {{5, 0, EncodedImageRow::kFile, 2, UINT64_MAX - 1}, "outside"},
+      {{5, 0, EncodedImageRow::kFile, 2, 0}, "has 0 bytes"},
+      {{kNoIndex | 9, 0, EncodedImageRow::kFile, 2, 0}, "the image of a sample without an index"},
+      {{5, 0, EncodedImageRow::kPath, 2, 0}, "has a path of 0 bytes"},
+      {{5, 0, EncodedImageRow::kPath, 2, PATH_MAX}, "has a path of 4096 bytes"},
       {{5, 0, 0, 2, 3}, "unknown kind 0"},
       {{5, 0, 7, 2, 3}, "unknown kind 7"},
   };
   for (const Case& one : cases) {
     PlayedField field;
-    field.Write({field.Put(1, EncodedImage::kFile, file), one.row});
+    field.Write({field.Put(1, EncodedImageRow::kFile, file), one.row});
     expect(field, one.why);
   }
 }
@@ -205,15 +205,15 @@ TEST(EncodedImagesTest, RandomTablesStayWithinTheField) {
   const std::vector<std::byte> file = Jpeg(2);
   for (int round = 0; round < 2000; ++round) {
     PlayedField field(4096);
-    std::vector<EncodedImage> rows(random() % (kMost + 1));
-    for (EncodedImage& row : rows)
+    std::vector<EncodedImageRow> rows(random() % (kMost + 1));
+    for (EncodedImageRow& row : rows)
       row = {random(), 0, 1 + static_cast<uint32_t>(random() % 2), random() % 4096, random() % 4096};
     field.Write(rows);
     for (uint32_t i = random() % 8; i > 0; --i)
       field.raw()[kImageTableAt + random() % 200] = static_cast<std::byte>(random());
     const auto read = images->ReadTable(field.bytes());
     if (!read.ok()) continue;
-    for (const EncodedImage& row : *read) EXPECT_FALSE(LoadRow(*images, row, field).status.ok());
+    for (const EncodedImageRow& row : *read) EXPECT_FALSE(LoadRow(*images, row, field).status.ok());
   }
 }
 
@@ -249,7 +249,7 @@ TEST(EncodedImagesTest, ABrokenImageNamesItsSampleAndPath) {
   std::vector<std::byte> file = Jpeg(3);
   file.resize(file.size() / 2);
   PlayedField field;
-  EXPECT_THAT(LoadRow(*images, field.Put(4, EncodedImage::kFile, file), field).status,
+  EXPECT_THAT(LoadRow(*images, field.Put(4, EncodedImageRow::kFile, file), field).status,
               StatusIs(Code::kDataLoss, HasSubstr("sample 4")));
   const std::string path = directory.Write("cut.jpg", file).string();
   EXPECT_THAT(LoadRow(*images, field.PutPath(4, path), field).status,

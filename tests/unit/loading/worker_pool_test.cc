@@ -192,6 +192,50 @@ TEST(WorkerPoolTest, EquallyHungryFeedsShareWorkersFairly) {
   EXPECT_GE(sum * sum / (static_cast<double>(served.size()) * squares), 0.95);
 }
 
+// A feed that comes while the others have all they want gets no more than they from then on, however long
+// they were served before it came.
+TEST(WorkerPoolTest, FeedThatComesLateDoesNotCatchUp) {
+  using Clock = std::chrono::steady_clock;
+  WorkerPool pool(1);
+  const auto old = std::make_shared<FeedShare>();
+  const auto late = std::make_shared<FeedShare>();
+  old->workers.served_ns = 3'600'000'000'000;
+  std::latch begun(1);
+  std::latch go(1);
+  std::latch done(5);
+  std::atomic<Clock::duration> first_took{};
+  std::vector<const FeedShare*> order;  // of samples; by the only worker
+  const auto submit = [&](const std::shared_ptr<FeedShare>& share) {
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 1, 1,
+        [&, of = share.get()](uint32_t) {
+          order.push_back(of);
+          const auto start = Clock::now();
+          while (Clock::now() - start < 2 * first_took.load()) {
+          }
+        },
+        [&] { done.count_down(); }));
+  };
+  pool.Submit(std::make_shared<CountingTask>(
+      old, 1, 1,
+      [&](uint32_t) {
+        const auto start = Clock::now();
+        begun.count_down();
+        go.wait();
+        first_took = Clock::now() - start;
+      },
+      [] {}));
+  pool.Start();
+  begun.wait();
+  for (int i = 0; i < 4; ++i) submit(late);
+  submit(old);
+  go.count_down();
+  done.wait();
+  pool.Stop();
+  EXPECT_EQ(order[0], late.get());
+  EXPECT_EQ(order[1], old.get());
+}
+
 // One of several threads stays free for batches, and a batch comes before what is left of idle work.
 TEST(WorkerPoolTest, IdleWorkWaitsForEverythingElse) {
   for (const uint32_t threads : {1U, 3U}) {
