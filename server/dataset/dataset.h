@@ -94,6 +94,10 @@ class Dataset {
   // info().samples.
   virtual Prefetched Prefetch(uint64_t /*id*/, uint64_t /*count*/, size_t /*field*/) const { return {}; }
 
+  // Whether another open would find the same samples, as far as the storage tells. Does not look at what
+  // Location::Stamp covers.
+  virtual bool IsCurrent() const { return true; }
+
   // Returns where the sample is stored, for messages: "train/cat/0001.jpg", "images.npy[17]".
   virtual std::string Describe(uint64_t id) const = 0;
 };

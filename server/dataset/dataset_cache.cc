@@ -90,6 +90,14 @@ std::shared_ptr<const Dataset> DatasetCache::FindOrAdd(const Key& key,
   return used;
 }
 
+void DatasetCache::Forget(const std::shared_ptr<const Dataset>& dataset) {
+  const MutexLock lock(mutex_);
+  entries_.remove_if([&](const Entry& entry) {  // without a reference to any other one
+    return !entry.dataset.owner_before(dataset) && !dataset.owner_before(entry.dataset);
+  });
+  recent_.remove(dataset);  // does not destroy it: `dataset` is a reference
+}
+
 std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const DatasetSpec& spec,
                                                        std::shared_ptr<const Dataset> opened) const {
   if (close_ == nullptr) return opened;
@@ -101,7 +109,10 @@ std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const Dataset
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
-  if (std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr)) return open;
+  if (std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr)) {
+    if (open->IsCurrent()) return open;
+    Forget(open);
+  }
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
   return FindOrAdd(key, WithClose(user, WithPath(spec, key.spec), std::move(opened)));
 }

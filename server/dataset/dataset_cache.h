@@ -24,9 +24,9 @@ namespace pinfeed {
 // Owns: the `capacity` most recently used datasets. Others live as long as their feeds.
 // Threads: any. Open blocks on storage without a time limit. DatasetOpener bounds the threads and the
 // waiting. Errors: those of OpenDataset, and kNotFound for a name that is not configured. Invariants: 1. a
-// dataset is opened again if its directory, or an entry of it, has changed. Changes further down are seen
-// once the dataset has left the cache; 2. only `close` destroys datasets, and never under the lock, since
-// destroying one closes files and may block like an open.
+// dataset is opened again if its directory or an entry of it has changed, or if it is not current; 2. only
+// `close` destroys datasets, and never under the lock, since destroying one closes files and may block like
+// an open.
 class DatasetCache {
  public:
   struct Options {
@@ -79,6 +79,8 @@ class DatasetCache {
   // Returns the open dataset of that key. If there is none, adds and returns `opened`, which may be null.
   std::shared_ptr<const Dataset> FindOrAdd(const Key& key, std::shared_ptr<const Dataset> opened)
       PF_EXCLUDES(mutex_);
+  // From now on, FindOrAdd does not return this dataset.
+  void Forget(const std::shared_ptr<const Dataset>& dataset) PF_EXCLUDES(mutex_);
   // Moves the datasets beyond the capacity to `evicted`, which the caller destroys without the lock.
   void EvictOld(Recent& evicted) PF_REQUIRES(mutex_);
 

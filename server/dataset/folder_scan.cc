@@ -75,6 +75,11 @@ Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::
   return std::move(folders_);
 }
 
+std::vector<FolderScan::Nested> FolderScan::TakeNested() {
+  const MutexLock lock(mutex_);
+  return std::move(nested_);
+}
+
 void FolderScan::Supervise() {
   threads_.reserve(kMaxThreads);
   Clock::time_point report_at = Clock::now() + options_.progress_interval;
@@ -169,7 +174,8 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   const auto settled = [&](const FolderVersion& version) {
     return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
   };
-  if (listing.version && (listing.recalled || settled(*listing.version))) found.version = listing.version;
+  found.version = listing.version;
+  found.keep = options_.store != nullptr && found.version && (listing.recalled || settled(*found.version));
   std::vector<std::string_view> names;
   while (const std::optional<DirectoryEntry> entry = entries.Next()) {
     if (entry->kind == EntryKind::kDirectory) {
@@ -181,7 +187,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   }
   SortByName(names);
   found.folder.names.Assign(names);
-  if (options_.store == nullptr || !found.version) found.entries = std::string();
+  if (!found.keep) found.entries = std::string();
   return found;
 }
 
@@ -211,7 +217,9 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
       pending_.push_back({task.start, std::move(*path)});
     }
     if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
-    if (found.version && options_.store != nullptr) Keep(found);
+    const bool is_start = task.path.find('/') == std::string::npos;
+    if (found.version && !is_start) nested_.push_back({task.path, *found.version});
+    if (found.keep) Keep(found);
     if (bytes_ > PackedNames::kMaxBytes) {
       Fail({}, TooLarge(base_));
       pending_.clear();

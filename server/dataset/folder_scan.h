@@ -51,6 +51,12 @@ class FolderScan {
     PackedNames names;  // of files that were taken, sorted by SortByName; at least one
   };
 
+  // A directory below a start, with or without files, and its version when its listing began.
+  struct Nested {
+    std::string path;  // relative to the dataset
+    FolderVersion version;
+  };
+
   // `dataset_id` is the id of `base` itself.
   FolderScan(const Location& base, NodeId dataset_id, Take take, Options options);
   FolderScan(const Location& base, NodeId dataset_id, Take take)
@@ -66,6 +72,8 @@ class FolderScan {
   // Scans the directories `starts`, which are relative to the dataset, and all below them. Returns the
   // folders of each start, sorted by path. Call it once.
   Result<std::vector<std::vector<Folder>>> Run(const std::vector<std::string>& starts) PF_EXCLUDES(mutex_);
+  // After Run: the directories whose versions the storage knows, in any order.
+  std::vector<Nested> TakeNested() PF_EXCLUDES(mutex_);
 
  private:
   struct Task {
@@ -76,10 +84,11 @@ class FolderScan {
   struct Found {
     NodeId id;
     Folder folder;
-    std::vector<std::string> below;        // directories
-    std::optional<FolderVersion> version;  // set if the entries can be kept
-    std::string entries;                   // packed; empty if they are known
-    uint64_t entries_bytes = 0;            // also of known ones
+    std::vector<std::string> below;  // directories
+    std::optional<FolderVersion> version;
+    bool keep = false;           // the entries for the next scan
+    std::string entries;         // packed; empty if they are known
+    uint64_t entries_bytes = 0;  // also of known ones
     bool recalled = false;
   };
   struct Error {
@@ -121,6 +130,7 @@ class FolderScan {
   size_t active_ PF_GUARDED_BY(mutex_) = 0;          // directories that threads are looking into
   std::map<std::pair<size_t, NodeId>, std::string> seen_ PF_GUARDED_BY(mutex_);  // by start; the path
   std::vector<std::vector<Folder>> folders_ PF_GUARDED_BY(mutex_);
+  std::vector<Nested> nested_ PF_GUARDED_BY(mutex_);
   std::vector<Kept> kept_ PF_GUARDED_BY(mutex_);
   uint64_t kept_bytes_ PF_GUARDED_BY(mutex_) = 0;  // of their file
   std::optional<Error> error_ PF_GUARDED_BY(mutex_);

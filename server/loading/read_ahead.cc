@@ -131,6 +131,7 @@ void ReadAhead::SwitchOn(uint64_t place, bool surely) {
   {
     const MutexLock lock(mutex_);
     if (stopped_ || (place < quiet_until_ && !surely)) return;
+    if (!on_.load(std::memory_order_relaxed)) on_from_ = place;
     useless_run_ = 0;
     found_cold_ = false;
     ask_from_ = 0;
@@ -159,9 +160,11 @@ std::shared_ptr<FillTask> ReadAhead::Next() {
   if (stopped_ || !MayAsk()) return nullptr;
   const uint64_t sample_bytes =
       samples_ == 0 ? kWindowBytes / kFirstWindow : std::max<uint64_t>(1, bytes_ / samples_);
-  // A false alarm must not cost more than it takes to find out.
-  const uint64_t window =
-      std::clamp(kWindowBytes / sample_bytes, kMinWindow, found_cold_ ? kMaxWindow : kFalseAlarmRun);
+  // A false alarm must not cost more than it takes to find out. On a slow disk, the first batches must not
+  // wait for samples far behind them, so the window grows with what the workers have done.
+  const uint64_t grown = kFalseAlarmRun + 2 * (begun - std::min(begun, on_from_));
+  const uint64_t window = std::clamp(kWindowBytes / sample_bytes, kMinWindow,
+                                     found_cold_ ? std::min(kMaxWindow, grown) : kFalseAlarmRun);
   const auto chunk = static_cast<uint32_t>(std::clamp<uint64_t>(kRequestBytes / sample_bytes, 1, kMaxChunk));
   next_ = std::max(next_, begun + 1);
   while (end_ <= begun + window && Extend()) {

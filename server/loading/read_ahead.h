@@ -126,6 +126,7 @@ class ReadAhead final : public std::enable_shared_from_this<ReadAhead> {
   BatchPlan last_ PF_GUARDED_BY(mutex_);            // of the last range there ever was
   uint64_t end_ PF_GUARDED_BY(mutex_) = 0;          // of that range
   uint64_t next_ PF_GUARDED_BY(mutex_) = 0;         // place to ask for
+  uint64_t on_from_ PF_GUARDED_BY(mutex_) = 0;      // place of a worker when it was switched on
   uint64_t quiet_ PF_GUARDED_BY(mutex_) = kMinQuiet;
   bool found_cold_ PF_GUARDED_BY(mutex_) = false;  // since it was switched on
   uint64_t useless_run_ PF_GUARDED_BY(mutex_) = 0;

@@ -47,6 +47,8 @@ class ImageFolder final : public Dataset {
     return base_->OpenFile(index_.Path(id));
   }
 
+  bool IsCurrent() const override { return index_.IsCurrent(*base_); }
+
   std::string Describe(uint64_t id) const override { return EscapeName(base_->FullPath(index_.Path(id))); }
 
  private:

@@ -111,8 +111,9 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   const auto take = [&](std::string_view directory, const DirectoryEntry& entry) {
     return IsImage(base, directory, entry);
   };
-  ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found,
-                   FolderScan(base, root, take, {.store = store}).Run(index.classes_));
+  FolderScan scan(base, root, take, {.store = store});
+  ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found, scan.Run(index.classes_));
+  index.nested_ = scan.TakeNested();
   uint64_t images = 0;
   uint64_t names_bytes = 0;
   for (size_t label = 0; label < found.size(); ++label) {
@@ -131,6 +132,19 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   for (uint32_t label = 0; label < found.size(); ++label)
     for (FolderScan::Folder& folder : found[label]) index.Add(std::move(folder), label);
   return index;
+}
+
+bool ImageIndex::IsCurrent(const Location& base) const {
+  if (nested_.size() > kMaxChecked) return true;
+  return std::ranges::all_of(nested_, [&](const FolderScan::Nested& folder) {
+    bool equal = false;
+    const auto compare = [&](const FolderVersion& version) {
+      equal = version == folder.version;
+      return true;
+    };
+    const auto never = [](const DirectoryEntry&) { return Internal("visited"); };
+    return base.List(folder.path, never, compare).ok() && equal;
+  });
 }
 
 void ImageIndex::Add(FolderScan::Folder folder, uint32_t label) {

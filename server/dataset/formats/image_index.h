@@ -28,8 +28,12 @@ class ImageIndex {
   std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
   size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
+  // Whether the directories below those of the classes have their entries of then. Does not look at more than
+  // kMaxChecked, nor at those with symbolic links.
+  bool IsCurrent(const Location& base) const;
 
  private:
+  static constexpr size_t kMaxChecked = 4096;
   struct Directory {
     std::string path;
     uint32_t label;
@@ -41,7 +45,8 @@ class ImageIndex {
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
   PackedNames names_;                   // the files' names, by sample
-  size_t longest_path_ = 0;             // in bytes
+  std::vector<FolderScan::Nested> nested_;
+  size_t longest_path_ = 0;  // in bytes
 };
 
 }  // namespace pinfeed

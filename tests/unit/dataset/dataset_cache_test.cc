@@ -58,6 +58,29 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   EXPECT_EQ(grown->info().fields.size(), 2U);
 }
 
+TEST_F(DatasetCacheTest, FoldersBelowTheClassesCountAsWell) {
+  DatasetCache cache(Options(8));
+  for (const char* name : {"cat/a.jpg", "cat/young/b.jpg", "dog/old/grey/c.jpg", "dog/none/readme"})
+    directory_.Write("set/" + std::string(name), "x");
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  const auto samples = [&] { return cache.Open(kUser, spec).value()->info().samples; };
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  EXPECT_EQ(samples(), 3U);
+  directory_.Write("set/dog/old/grey/d.jpg", "x");
+  EXPECT_EQ(samples(), 4U);
+  directory_.Write("set/dog/none/e.jpg", "x");
+  EXPECT_EQ(samples(), 5U);
+  std::filesystem::remove(directory_ / "set/cat/young/b.jpg");
+  EXPECT_EQ(samples(), 4U);
+  ASSERT_OK_AND_ASSIGN(const auto last, cache.Open(kUser, spec));
+  directory_.Write("set/dog/old/grey/d.jpg", "y");  // in place: the samples are the same
+  ASSERT_OK_AND_ASSIGN(const auto rewritten, cache.Open(kUser, spec));
+  EXPECT_EQ(last, rewritten);
+  EXPECT_EQ(first->info().samples, 3U);  // for those who have it
+}
+
 TEST_F(DatasetCacheTest, SaysOfAPatternThatItIsNotExpanded) {
   DatasetCache cache(Options(8));
   const auto open = [&](const char* name) { return cache.Open(kUser, Path(directory_ / name)); };

@@ -254,12 +254,16 @@ TEST_F(ReadAheadTest, NeighboursAreAskedForTogether) {
   for (uint64_t batch = 0; batch < 400; ++batch) Add(0, batch);
   SwitchOn();
   AwaitReader();
-  // The window grows once the size of the samples is known.
-  ahead_->Begin(1);
+  // The window grows with what the workers have done.
+  ahead_->Begin(kWindow);
+  AwaitReader();
+  const size_t first = ReadAhead::kFalseAlarmRun + 3 * kWindow;
+  EXPECT_EQ(dataset_->asked().size(), first);
+  ahead_->Begin(3000);
   AwaitReader();
   const std::vector<uint64_t> asked = dataset_->asked();
-  EXPECT_EQ(asked.size(), ReadAhead::kMaxWindow + 1);
-  for (size_t i = 0; i < asked.size(); ++i) ASSERT_EQ(asked[i], i + 1);
+  EXPECT_EQ(asked.size(), first + ReadAhead::kMaxWindow);
+  for (size_t i = 0; i < asked.size(); ++i) ASSERT_EQ(asked[i], i < first ? i + 1 : 3001 + i - first);
   EXPECT_LE(dataset_->calls(), asked.size() / 30);
 }
 
