@@ -143,7 +143,7 @@ std::string FeedReadAhead(const Json& feed) {
   const uint64_t samples = UintField(feed, "read_ahead_samples");
   const bool on = feed.value("read_ahead_on", false);
   if (samples == 0 && !on) return "";
-  return "feed " + std::to_string(UintField(feed, "id")) + " had the disk read " +
+  return "feed " + std::to_string(UintField(feed, "id")) + " asked the disk for " +
          Counted(samples, "sample") + " (" + ByteSize(UintField(feed, "read_ahead_bytes")) +
          ") ahead of its workers; switched on " + Counted(UintField(feed, "read_ahead_starts"), "time") +
          ", " + (on ? "reading ahead now" : "off now: the page cache has what it reads");

@@ -292,7 +292,7 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"read_ahead_starts", kCounter, kAll, OfReadAhead<&ReadAheadUse::starts>,
      "How often that was switched on."},
     {"read_ahead_samples", kCounter, kAll, OfReadAhead<&ReadAheadUse::samples>,
-     "Samples of a feed that the disk read ahead of the workers; those in the page cache do not count."},
+     "Samples of a feed that the disk was asked for ahead of the workers; those in the page cache do not count."},
     {"read_ahead_bytes", kCounter, kAll, OfReadAhead<&ReadAheadUse::bytes>, "Bytes of those samples."},
     {"staged_bytes", kCounter, kAll, OfFeed<&F::staged_bytes>,
      "Bytes copied to the slots of a shared feed from where its producers write."},

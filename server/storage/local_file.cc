@@ -2,16 +2,20 @@
 #include "server/storage/local_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -47,6 +51,20 @@ Result<std::string> Normalise(std::string_view path, std::string_view what) {
   }
   return out.empty() ? std::string("/") : out;
 }
+
+// The file systems (statfs(2)) that change a file's times with its contents, and a directory's with its
+// entries, by a clock. Left out are
+// those that store whatever times they are given, which are read-only ones (squashfs, erofs, iso9660) and
+// those of FUSE, and those whose directories have no such times, such as FAT.
+constexpr auto kVersioned = std::to_array<uint32_t>({
+    EXT4_SUPER_MAGIC,  // and ext2, ext3
+    XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, NFS_SUPER_MAGIC, CEPH_SUPER_MAGIC,
+    0x2FC12FC1,  // ZFS
+    0xCA451A4E,  // bcachefs
+    0x0BD00BD0,  // Lustre
+    0x47504653,  // GPFS (Storage Scale)
+    0x19830326,  // BeeGFS
+});
 
 // The path without links; empty if it cannot be determined.
 std::string Canonical(const std::string& path) {
@@ -93,6 +111,17 @@ FileVersion VersionOf(const struct stat& info) {
 }
 
 }  // namespace
+
+Result<std::optional<uint64_t>> FileSystemWithVersions(int fd) {
+  struct statfs system = {};
+  if (::fstatfs(fd, &system) != 0) return ErrnoStatus("statfs an open file", errno);
+  if (std::ranges::find(kVersioned, static_cast<uint32_t>(system.f_type)) == kVersioned.end())
+    return std::optional<uint64_t>();
+  uint64_t id = 0;
+  static_assert(sizeof(id) == sizeof(system.f_fsid));
+  std::memcpy(&id, &system.f_fsid, sizeof(id));
+  return std::optional(id);
+}
 
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
@@ -206,8 +235,10 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
+  ASSIGN_OR_RETURN(const std::optional<uint64_t> system, FileSystemWithVersions(fd.get()));
   return std::unique_ptr<const RandomAccessFile>(
-      new LocalFile(std::move(fd), FullPath(below), VersionOf(info)));
+      new LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size),
+                    system ? std::optional(VersionOf(info)) : std::nullopt));
 }
 
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {

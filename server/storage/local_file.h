@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,10 @@ inline int64_t Nanoseconds(const timespec& time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// The id of the file system of an open file or directory, if its versions (FileVersion, FolderVersion) tell
+// whether it has changed. Not those of file systems that store whatever times they are given.
+Result<std::optional<uint64_t>> FileSystemWithVersions(int fd);
+
 // Purpose: a file on a mounted file system. Owns the descriptor.
 class LocalFile final : public RandomAccessFile {
  public:
@@ -32,8 +37,8 @@ class LocalFile final : public RandomAccessFile {
 
  private:
   friend class LocalPath;
-  LocalFile(UniqueFd fd, std::string path, const FileVersion& version)
-      : RandomAccessFile(std::move(path), version.size, version), fd_(std::move(fd)) {}
+  LocalFile(UniqueFd fd, std::string path, uint64_t size, const std::optional<FileVersion>& version)
+      : RandomAccessFile(std::move(path), size, version), fd_(std::move(fd)) {}
   const UniqueFd fd_;
 };
 

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists local directories: LocalPath's List and Stamp.
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -25,19 +20,6 @@ namespace {
 constexpr size_t kMaxStampedEntries = 4096;
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
 
-// The file systems (statfs(2)) that change a directory's times with its entries, by a clock. Left out are
-// those that store whatever times they are given, which are read-only ones (squashfs, erofs, iso9660) and
-// those of FUSE, and those whose directories have no such times, such as FAT.
-constexpr auto kVersioned = std::to_array<uint32_t>({
-    EXT4_SUPER_MAGIC,  // and ext2, ext3
-    XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, NFS_SUPER_MAGIC, CEPH_SUPER_MAGIC,
-    0x2FC12FC1,  // ZFS
-    0xCA451A4E,  // bcachefs
-    0x0BD00BD0,  // Lustre
-    0x47504653,  // GPFS (Storage Scale)
-    0x19830326,  // BeeGFS
-});
-
 // What an open directory is at this moment.
 struct FolderState {
   NodeId id;
@@ -48,13 +30,8 @@ Result<FolderState> StateOf(int directory) {
   struct stat info = {};
   if (::fstat(directory, &info) != 0) return ErrnoStatus("stat an open directory", errno);
   FolderState state{{info.st_dev, info.st_ino}, std::nullopt};
-  struct statfs system = {};
-  if (::fstatfs(directory, &system) != 0) return ErrnoStatus("statfs an open directory", errno);
-  if (std::ranges::find(kVersioned, static_cast<uint32_t>(system.f_type)) == kVersioned.end()) return state;
-  uint64_t file_system = 0;
-  static_assert(sizeof(file_system) == sizeof(system.f_fsid));
-  std::memcpy(&file_system, &system.f_fsid, sizeof(file_system));
-  state.version = {state.id, file_system, Nanoseconds(info.st_mtim), Nanoseconds(info.st_ctim)};
+  ASSIGN_OR_RETURN(const std::optional<uint64_t> system, FileSystemWithVersions(directory));
+  if (system) state.version = {state.id, *system, Nanoseconds(info.st_mtim), Nanoseconds(info.st_ctim)};
   return state;
 }
 

@@ -52,7 +52,7 @@ class RandomAccessFile {
 
   const std::string& path() const { return path_; }  // absolute path or URI, raw bytes
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
-  // When the file was opened. Empty: the storage does not know versions.
+  // When the file was opened. Empty: the storage does not know versions, or not such that can be relied on.
   const std::optional<FileVersion>& version() const { return version_; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says

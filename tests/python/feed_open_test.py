@@ -241,6 +241,12 @@ def test_a_feed_opened_before_the_process_group_becomes_that_ranks(fake, process
     assert (next(iter(feed)).index, feed.rank) in ((0, 1), (1, 1))
 
 
+def test_samples_that_cannot_be_resident_are_told(fake, caplog):
+    fake(resident="auto")
+    assert "resident" not in fake.spec()
+    assert 'samples are not kept on the GPU: the feed has no device; pass device="cuda"' in caplog.text
+
+
 def test_it_goes_on_at_its_state(fake, process_group):
     feed = fake()
     for _, batch in zip(range(2), feed):

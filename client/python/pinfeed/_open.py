@@ -240,6 +240,9 @@ def _add_resident(spec: Spec, checks: Checks, resident: Any, ordinal: int, zero_
     if resident == "auto":
         if ordinal >= 0 and not zero_copy:
             spec["resident"] = "RESIDENT_AUTO"
+        else:
+            why = "zero_copy=True asks for slots that hold samples" if ordinal >= 0 else 'the feed has no device; pass device="cuda"'
+            _abi.logger.warning("samples are not kept on the GPU: %s", why)
         return
     if isinstance(resident, str) or not checks.flag("resident", resident):
         if isinstance(resident, str):

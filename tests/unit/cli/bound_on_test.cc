@@ -115,12 +115,12 @@ TEST(BoundOnTest, WhatTheDiskReadAheadIsSaidOnceThereIsSome) {
                {"read_ahead_samples", "1234"},
                {"read_ahead_bytes", "2097152"}};
   EXPECT_EQ(FeedReadAhead(feed),
-            "feed 3 had the disk read 1,234 samples (2 MiB) ahead of its workers; switched on 1 time, "
+            "feed 3 asked the disk for 1,234 samples (2 MiB) ahead of its workers; switched on 1 time, "
             "reading ahead now");
   feed.erase("read_ahead_on");
   feed["read_ahead_starts"] = "2";
   EXPECT_EQ(FeedReadAhead(feed),
-            "feed 3 had the disk read 1,234 samples (2 MiB) ahead of its workers; switched on 2 times, "
+            "feed 3 asked the disk for 1,234 samples (2 MiB) ahead of its workers; switched on 2 times, "
             "off now: the page cache has what it reads");
 }
 

@@ -64,6 +64,16 @@ TEST_F(LocalFileTest, OpensAFileBelowThePathAndThePathItself) {
   EXPECT_EQ(Text(*same), "hello");
 }
 
+// procfs gives times that say nothing of the contents, as FUSE and read-only file systems may.
+TEST_F(LocalFileTest, VersionsOnlyWhereTimesTellOfChanges) {
+  dir_.Write("a.jpg", "abc");
+  ASSERT_OK_AND_ASSIGN(const LocalPath kept,
+                       LocalPath::Resolve(dir_.path().string(), {dir_.path().string()}));
+  EXPECT_TRUE(kept.OpenFile("a.jpg").value()->version());
+  ASSERT_OK_AND_ASSIGN(const LocalPath proc, LocalPath::Resolve("/proc/self", {"/proc"}));
+  EXPECT_FALSE(proc.OpenFile("status").value()->version());
+}
+
 TEST_F(LocalFileTest, TheRootItselfCanBeTheDataset) {
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root"));
   ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("set/a.txt"));
