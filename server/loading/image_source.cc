@@ -8,8 +8,10 @@ namespace pinfeed {
 Prefetched ImageSource::Prefetch(const Dataset& dataset, uint64_t id) const {
   const Result<std::unique_ptr<const RandomAccessFile>> file = dataset.OpenImage(id, field_);
   if (!file.ok() || *file == nullptr) return {};  // Read says why
-  const std::optional<FileVersion>& version = (*file)->version();
-  if (head_ != nullptr && version && head_->Has(*version)) return {};
+  if (head_ != nullptr) {
+    const std::optional<FileVersion> version = (*file)->version();
+    if (version && head_->Has(*version)) return {};
+  }
   return (*file)->Prefetch(0, std::min((*file)->size(), kMaxImageFileBytes));
 }
 
@@ -18,8 +20,9 @@ std::optional<CacheableFile> ImageSource::ReadToKeep(const Dataset& dataset, uin
   const Result<std::unique_ptr<const RandomAccessFile>> opened = dataset.OpenImage(id, field_);
   if (!opened.ok() || *opened == nullptr) return std::nullopt;
   const RandomAccessFile& file = **opened;
-  if (!file.version() || file.size() > max_bytes || head_->Has(*file.version())) return std::nullopt;
-  CacheableFile read{id, *file.version(), {}};
+  const std::optional<FileVersion> version = file.version();
+  if (!version || file.size() > max_bytes || head_->Has(*version)) return std::nullopt;
+  CacheableFile read{id, *version, {}};
   if (!file.ReadAll(max_bytes, read.encoded).ok()) return std::nullopt;
   return read;
 }

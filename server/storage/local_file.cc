@@ -123,6 +123,19 @@ Result<std::optional<uint64_t>> FileSystemWithVersions(int fd) {
   return std::optional(id);
 }
 
+bool VersionedDevice::Has(int fd, uint64_t device) {
+  const uint64_t last = last_.load(std::memory_order_relaxed);
+  if (last != 0 && last >> 1 == device) return (last & 1) != 0;
+  const Result<std::optional<uint64_t>> system = FileSystemWithVersions(fd);
+  const bool has = system.ok() && *system;
+  last_.store(device << 1 | (has ? 1 : 0), std::memory_order_relaxed);
+  return has;
+}
+
+std::optional<FileVersion> LocalFile::version() const {
+  return versioned_->Has(fd_.get(), version_.device) ? std::optional(version_) : std::nullopt;
+}
+
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
   if (!CheckedAdd(offset, out.size(), &end) ||
@@ -235,10 +248,8 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
-  ASSIGN_OR_RETURN(const std::optional<uint64_t> system, FileSystemWithVersions(fd.get()));
   return std::unique_ptr<const RandomAccessFile>(
-      new LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size),
-                    system ? std::optional(VersionOf(info)) : std::nullopt));
+      new LocalFile(std::move(fd), FullPath(below), VersionOf(info), versioned_));
 }
 
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {

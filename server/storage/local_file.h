@@ -6,6 +6,7 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,17 +30,35 @@ inline int64_t Nanoseconds(const timespec& time) {
 // whether it has changed. Not those of file systems that store whatever times they are given.
 Result<std::optional<uint64_t>> FileSystemWithVersions(int fd);
 
+// Purpose: remembers of the device that was asked for last whether its file system has versions, since asking
+// may take a round trip to a server. Threads: any. Errors: a device that cannot be asked has none.
+class VersionedDevice {
+ public:
+  // `fd`: of a file on that device.
+  bool Has(int fd, uint64_t device);
+
+ private:
+  std::atomic<uint64_t> last_{0};  // twice the device, and 1 if it has versions; 0: none was asked for
+};
+
 // Purpose: a file on a mounted file system. Owns the descriptor.
 class LocalFile final : public RandomAccessFile {
  public:
+  std::optional<FileVersion> version() const override;
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override;
   Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override;
 
  private:
   friend class LocalPath;
-  LocalFile(UniqueFd fd, std::string path, uint64_t size, const std::optional<FileVersion>& version)
-      : RandomAccessFile(std::move(path), size, version), fd_(std::move(fd)) {}
+  LocalFile(UniqueFd fd, std::string path, const FileVersion& version,
+            std::shared_ptr<VersionedDevice> versioned)
+      : RandomAccessFile(std::move(path), version.size),
+        fd_(std::move(fd)),
+        version_(version),
+        versioned_(std::move(versioned)) {}
   const UniqueFd fd_;
+  const FileVersion version_;
+  const std::shared_ptr<VersionedDevice> versioned_;
 };
 
 // Purpose: a path below an allowed root. Owns: a descriptor of the root. Threads: any; it is immutable.
@@ -80,6 +99,7 @@ class LocalPath final : public Location {
   std::string root_path_;
   std::string path_;
   std::string relative_;  // path_ without the root; "." for the root itself
+  std::shared_ptr<VersionedDevice> versioned_ = std::make_shared<VersionedDevice>();  // of its files
 };
 
 }  // namespace pinfeed

@@ -52,8 +52,8 @@ class RandomAccessFile {
 
   const std::string& path() const { return path_; }  // absolute path or URI, raw bytes
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
-  // When the file was opened. Empty: the storage does not know versions, or not such that can be relied on.
-  const std::optional<FileVersion>& version() const { return version_; }
+  // What it was when it was opened. Empty: the storage has no versions that can be relied on. May ask it.
+  virtual std::optional<FileVersion> version() const { return std::nullopt; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
   // where.
@@ -65,8 +65,7 @@ class RandomAccessFile {
   Status ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const;
 
  protected:
-  RandomAccessFile(std::string path, uint64_t size, std::optional<FileVersion> version = std::nullopt)
-      : path_(std::move(path)), size_(size), version_(version) {}
+  RandomAccessFile(std::string path, uint64_t size) : path_(std::move(path)), size_(size) {}
   // Returns the error for a read that got only `got` of the `wanted` bytes.
   Status Truncated(uint64_t offset, size_t wanted, size_t got) const;
   // Describes a read for messages: "read 8 bytes at offset 0 of '/data/a'".
@@ -75,7 +74,6 @@ class RandomAccessFile {
  private:
   const std::string path_;
   const uint64_t size_;
-  const std::optional<FileVersion> version_;
 };
 
 // What a path leads to.

@@ -28,15 +28,17 @@ constexpr uid_t kUser = 1000;
 class PictureFile final : public RandomAccessFile {
  public:
   PictureFile(uint64_t id, std::vector<std::byte> bytes)
-      : RandomAccessFile("/pictures/" + std::to_string(id), bytes.size(),
-                         FileVersion{1, id, bytes.size(), 5, 5}),
+      : RandomAccessFile("/pictures/" + std::to_string(id), bytes.size()),
+        id_(id),
         bytes_(std::move(bytes)) {}
+  std::optional<FileVersion> version() const override { return FileVersion{1, id_, bytes_.size(), 5, 5}; }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     std::memcpy(out.data(), bytes_.data() + offset, out.size());
     return OkStatus();
   }
 
  private:
+  const uint64_t id_;
   const std::vector<std::byte> bytes_;
 };
 
