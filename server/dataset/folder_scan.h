@@ -69,7 +69,7 @@ class FolderScan {
   // The error for a dataset whose names take too much memory.
   static Status TooLarge(const Location& base);
 
-  // Scans the directories `starts`, which are relative to the dataset, and all below them. Returns the
+  // Scans the directories `starts`, which are entries of the dataset, and all below them. Returns the
   // folders of each start, sorted by path. Call it once.
   Result<std::vector<std::vector<Folder>>> Run(const std::vector<std::string>& starts) PF_EXCLUDES(mutex_);
   // After Run: the directories whose versions the storage knows, in any order.

@@ -61,9 +61,9 @@ void WorkerPool::Add(std::shared_ptr<FillTask> task, bool idle) {
 }
 
 void WorkerPool::WithdrawIdle(const FeedShare& share) {
-  std::vector<std::shared_ptr<FillTask>> withdrawn;  // destroyed after the lock is given back
+  Tasks withdrawn;  // destroyed after the lock is given back
   MutexLock lock(mutex_);
-  auto& tasks = idle_.tasks;
+  Tasks& tasks = idle_.tasks;
   const auto others = std::stable_partition(tasks.begin(), tasks.end(),
                                             [&](const auto& task) { return task->share_.get() == &share; });
   withdrawn.assign(std::make_move_iterator(tasks.begin()), std::make_move_iterator(others));
@@ -109,7 +109,7 @@ WorkerPool::Chunk WorkerPool::Claim() {
 }
 
 WorkerPool::Chunk WorkerPool::ClaimFrom(Queue& queue) {
-  auto& tasks = queue.tasks;
+  Tasks& tasks = queue.tasks;
   // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
   size_t best = tasks.size();
   uint64_t least = 0;

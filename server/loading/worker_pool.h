@@ -117,8 +117,9 @@ class WorkerPool {
     std::atomic<uint64_t> finished{0};  // chunks
   };
 
+  using Tasks = std::vector<std::shared_ptr<FillTask>>;
   struct Queue {
-    std::vector<std::shared_ptr<FillTask>> tasks;  // with unclaimed samples; each feed's in serving order
+    Tasks tasks;            // with unclaimed samples; each feed's in serving order
     uint64_t level_ns = 0;  // the most that a feed had been served when its task was chosen
   };
   // Samples [begin, end) of a task; null: of none.

@@ -53,9 +53,8 @@ Result<std::string> Normalise(std::string_view path, std::string_view what) {
 }
 
 // The file systems (statfs(2)) that change a file's times with its contents, and a directory's with its
-// entries, by a clock. Left out are
-// those that store whatever times they are given, which are read-only ones (squashfs, erofs, iso9660) and
-// those of FUSE, and those whose directories have no such times, such as FAT.
+// entries, by a clock. Left out are those that store whatever times they are given, which are read-only ones
+// (squashfs, erofs, iso9660) and those of FUSE, and those whose directories have no such times, such as FAT.
 constexpr auto kVersioned = std::to_array<uint32_t>({
     EXT4_SUPER_MAGIC,  // and ext2, ext3
     XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, NFS_SUPER_MAGIC, CEPH_SUPER_MAGIC,

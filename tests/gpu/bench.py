@@ -307,7 +307,6 @@ def broadcast(address, inputs):
 
 def gpus(address, inputs):
     """Trainers on several GPUs: each with its share of the samples, then all with the same batches. BENCH_GPUS: how many, such as "2 4"."""
-    arrays = arrays_spec(inputs)
     sources = {"page cache": inputs / "arrays", "processor's cache": several_gpus.few_arrays(inputs, 1024)}
     read = several_gpus.staged_gbs(sources["page cache"], 1, "read")
     row("the host alone: read from the page cache", read, "GB/s", drawn=False)
@@ -317,15 +316,14 @@ def gpus(address, inputs):
         row(f"the host alone, {how_many}: pinned copies", several_gpus.staged_gbs(sources["page cache"], count, "copy"), "GB/s", drawn=False)
         both = {where: several_gpus.staged_gbs(data, count, "both") for where, data in sources.items()}
         row(f"the host alone, {how_many}: read from the page cache, and copied", both["page cache"], "GB/s", drawn=False)
-        each = several_gpus.one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
-        row(f"arrays to {how_many}, disjoint shards, all together", sum(each), "GB/s", None, read, of_ceiling=0.95 if count == 4 else None)
+        shards = several_gpus.shards_gbs(address, inputs, count)
+        row(f"arrays to {how_many}, disjoint shards, all together", shards, "GB/s", None, read, of_ceiling=0.95 if count == 4 else None)
         if count == 1:
             continue
         for where, data in sources.items():
-            group = {"sharing": "BROADCAST", "group": f"{where}{count}", "group_size": count, "dataset": {"path": str(data)}}
-            each = several_gpus.one_trainer_a_gpu(address, count, lambda rank: {**arrays, **group})
+            each = several_gpus.broadcast_gbs(address, inputs, data, count, f"{where}{count}")
             least = 120 if count == 4 and where != "page cache" else None
-            row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", min(each), "GB/s", None, both[where], least=least)
+            row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", each, "GB/s", None, both[where], least=least)
 
 
 def checksums(address, inputs):

@@ -15,29 +15,26 @@ import pathlib
 import tempfile
 
 import grid
-import pinfeed_side
 import several_gpus
 import torch
-from feeding import arrays_spec
+from resident import Daemon
 
 
 def daemon(stack, program, inputs):
     """The running daemon of a program. Several fit on one host, so it has a small part of the memory."""
-    build = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    (build / "bench").mkdir()
-    (build / "server").mkdir()
-    (build / "server" / "pinfeedd").symlink_to(program.resolve(strict=True))
-    return stack.enter_context(pinfeed_side.Daemon(build, inputs, gpus="on", **{"gpu-bytes": "6GiB", "pinned-bytes": "3GiB"}))
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    running = Daemon(program, folder, inputs, "--gpu-bytes", "6GiB", "--pinned-bytes", "3GiB")
+    stack.callback(running.stop)
+    return running
 
 
 def measured(address, inputs, what, turn, seconds):
     """GB/s: of shards the sum, of a broadcast what the slowest member gets."""
     count = torch.cuda.device_count()
     if what == "shards":
-        return sum(several_gpus.one_trainer_a_gpu(address, count, lambda rank: arrays_spec(inputs, rank=rank, world_size=count), seconds))
+        return several_gpus.shards_gbs(address, inputs, count, seconds)
     source = several_gpus.few_arrays(inputs, 1024) if what == "cache" else inputs / "arrays"
-    group = {"sharing": "BROADCAST", "group": f"{what}{turn}", "group_size": count, "dataset": {"path": str(source)}}
-    return min(several_gpus.one_trainer_a_gpu(address, count, lambda rank: arrays_spec(inputs, **group), seconds))
+    return several_gpus.broadcast_gbs(address, inputs, source, count, f"{what}{turn}", seconds)
 
 
 def main():

@@ -6,10 +6,10 @@ import os
 import subprocess
 
 import numpy as np
-from feeding import HERE
+from feeding import HERE, arrays_spec
 
 
-def one_trainer_a_gpu(address, count, spec, seconds=6):
+def one_trainer_a_gpu(address, count, spec, seconds):
     """GB/s of each of `count` trainers at once, each on a GPU of its own; `spec`: of a rank."""
     processes = []
     for rank in range(count):
@@ -17,6 +17,17 @@ def one_trainer_a_gpu(address, count, spec, seconds=6):
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
     return [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
+
+
+def shards_gbs(address, inputs, count, seconds=6):
+    """GB/s of trainers on so many GPUs together, each with its share of the samples."""
+    return sum(one_trainer_a_gpu(address, count, lambda rank: arrays_spec(inputs, rank=rank, world_size=count), seconds))
+
+
+def broadcast_gbs(address, inputs, source, count, name, seconds=6):
+    """GB/s that the slowest of so many trainers gets of one broadcast of the arrays in `source`. `name`: of the group, a new one each time."""
+    group = {"sharing": "BROADCAST", "group": name, "group_size": count, "dataset": {"path": str(source)}}
+    return min(one_trainer_a_gpu(address, count, lambda _: arrays_spec(inputs, **group), seconds))
 
 
 def staged_gbs(arrays, count, what):

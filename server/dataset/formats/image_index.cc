@@ -114,6 +114,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   FolderScan scan(base, root, take, {.store = store});
   ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found, scan.Run(index.classes_));
   index.nested_ = scan.TakeNested();
+  if (index.nested_.size() > kMaxChecked) index.nested_ = {};
   uint64_t images = 0;
   uint64_t names_bytes = 0;
   for (size_t label = 0; label < found.size(); ++label) {
@@ -135,7 +136,6 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
 }
 
 bool ImageIndex::IsCurrent(const Location& base) const {
-  if (nested_.size() > kMaxChecked) return true;
   return std::ranges::all_of(nested_, [&](const FolderScan::Nested& folder) {
     bool equal = false;
     const auto compare = [&](const FolderVersion& version) {

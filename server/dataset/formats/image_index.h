@@ -28,8 +28,8 @@ class ImageIndex {
   std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
   size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
-  // Whether the directories below those of the classes have their entries of then. Does not look at more than
-  // kMaxChecked, nor at those with symbolic links.
+  // Whether the directories below those of the classes still have the same entries. Looks at none if there
+  // are more than kMaxChecked, nor at those with symbolic links.
   bool IsCurrent(const Location& base) const;
 
  private:
@@ -43,10 +43,10 @@ class ImageIndex {
   void Add(FolderScan::Folder folder, uint32_t label);
 
   std::vector<std::string> classes_;
-  std::vector<Directory> directories_;  // those that hold images, in order
-  PackedNames names_;                   // the files' names, by sample
-  std::vector<FolderScan::Nested> nested_;
-  size_t longest_path_ = 0;  // in bytes
+  std::vector<Directory> directories_;      // those that hold images, in order
+  PackedNames names_;                       // the files' names, by sample
+  std::vector<FolderScan::Nested> nested_;  // that IsCurrent looks at
+  size_t longest_path_ = 0;                 // in bytes
 };
 
 }  // namespace pinfeed
