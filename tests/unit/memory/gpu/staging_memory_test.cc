@@ -20,9 +20,10 @@ class StagingMemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(const auto device, CudaDevice::Open(0));
-    const uint64_t bytes = 2 * kPieces * kSampleBytes;
-    ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(bytes, 0));
-    ASSERT_OK_AND_ASSIGN(region_, PinnedRegion::Create(device, {.bytes = bytes}, std::move(lease)));
+    PinnedRegion::Options options;
+    options.bytes = 2 * kPieces * kSampleBytes;
+    ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(options.bytes, 0));
+    ASSERT_OK_AND_ASSIGN(region_, PinnedRegion::Create(device, options, std::move(lease)));
   }
   std::unique_ptr<StagingMemory> Make(CacheShare& cache) {
     const BatchLayout layout = BatchLayout::Create({{"x", DType::kUint8, {kSampleBytes}}}, 4).value();
