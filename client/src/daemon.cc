@@ -238,6 +238,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
   const v1::FeedSpec::Backend asked = message.spec().backend();
+  offer.gathers_requests = message.spec().has_batcher();
   offer.resident_optional = resident_auto;
   offer.host_acceptable = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
   return offer;

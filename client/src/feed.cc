@@ -58,6 +58,7 @@ void Feed::Adopt(std::shared_ptr<Session> session) {
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;
   final_error_ = OkStatus();
+  waiting_since_.reset();
 }
 
 std::shared_ptr<Session> Feed::SetSession(std::shared_ptr<Session> session) {
@@ -120,6 +121,7 @@ Result<Batch*> Feed::TakeReady() {
 }
 
 void Feed::Advance(const BatchDescriptor& batch) {
+  waiting_since_.reset();
   cursor_.epoch = batch.epoch;
   cursor_.position = batch.position;
   at_epoch_start_ = (batch.flags & kFlagLastOfEpoch) != 0;
@@ -137,6 +139,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     return OkStatus();
   }
   const SteadyTime began = steady_clock::now();
+  if (!waiting_since_) waiting_since_ = began;
   const uint64_t published_before = Nanoseconds(began);
   pages.BeginWait(published_before);
   Status result;
@@ -152,7 +155,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
         break;
       }
       session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
-      warnings_.DecoderIsSlow(steady_clock::now() - began, pages.held());
+      warnings_.DecoderIsSlow(steady_clock::now() - *waiting_since_, pages.held());
       continue;
     }
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
@@ -185,7 +188,9 @@ Status Feed::WaitForChange(const Deadline& deadline) {
       break;
     }
     pages.Sleep(seen, deadline.AtMost(kSlice));
-    warnings_.MayHoldAll(steady_clock::now() - began, pages.held(), offer_.slot_count);
+    const nanoseconds waited = steady_clock::now() - *waiting_since_;
+    warnings_.MayHoldAll(waited, pages.held(), offer_.slot_count);
+    if (!offer_.gathers_requests) warnings_.NoBatchComes(waited, opener_.address());
   }
   pages.EndWait(Nanoseconds(steady_clock::now()) - published_before);
   return result;

@@ -15,12 +15,15 @@ using std::chrono::nanoseconds;
 
 constexpr std::chrono::seconds kWarnAfter{1};
 constexpr std::chrono::seconds kWarnPause{30};
+// Shorter waits are usual, for example at the start of an epoch on a slow disk.
+constexpr std::chrono::seconds kVeryLong{30};
+constexpr std::chrono::minutes kVeryLongPause{5};
 
 // Whether a warning of a kind may be logged now, which it then is.
-bool IsDue(SteadyTime* next) {
+bool IsDue(SteadyTime* next, std::chrono::seconds pause = kWarnPause) {
   const SteadyTime now = std::chrono::steady_clock::now();
   if (now < *next) return false;
-  *next = now + kWarnPause;
+  *next = now + pause;
   return true;
 }
 
@@ -47,6 +50,13 @@ void FeedWarnings::MayHoldAll(nanoseconds waited, uint32_t held, uint32_t slots)
                                 "has not released, so none can be filled; release them sooner (copy what is "
                                 "kept), or raise the spec's slots above " +
                                 count);
+}
+
+void FeedWarnings::NoBatchComes(nanoseconds waited, const std::string& daemon_address) {
+  if (waited < kVeryLong || !IsDue(&next_of_waiting_, kVeryLongPause)) return;
+  ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + " from the daemon at " + daemon_address +
+                                "; `pinfeed status` says what the feed waits for. If that gets no answer "
+                                "either, the daemon is stopped or hangs");
 }
 
 void FeedWarnings::DecoderIsSlow(nanoseconds waited, uint32_t held) {

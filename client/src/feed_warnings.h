@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "client/src/decode_ring.h"
 #include "client/src/unix_socket.h"
@@ -18,6 +19,9 @@ class FeedWarnings {
   void BatchIsEmpty(const BatchDescriptor& batch);
   // No batch has come for `waited`. Warns if that is long and the trainer holds all slots.
   void MayHoldAll(std::chrono::nanoseconds waited, uint32_t held, uint32_t slots);
+  // No batch has come for `waited`. Warns if that is very long, whatever the reason: the daemon may be
+  // stopped, or wait for a disk or another process.
+  void NoBatchComes(std::chrono::nanoseconds waited, const std::string& daemon_address);
   // A published batch has not been decoded for `waited`. Warns if that is long.
   void DecoderIsSlow(std::chrono::nanoseconds waited, uint32_t held);
   // A batch has zeros in place of images. The daemon does not know of them: it published the batch as good.

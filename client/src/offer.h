@@ -89,6 +89,8 @@ struct FeedOffer {
   std::string resident_note;       // why AUTO became OFF
   bool resident_optional = false;  // the spec's resident is AUTO
 
+  bool gathers_requests = false;  // the batches are a batcher's, and come when requests do
+
   std::string fingerprint;
   uint64_t dataset_samples = 0;
   uint64_t batches_per_epoch = 0;

@@ -13,6 +13,7 @@
 #include "pinfeed/pinfeed.hpp"
 #include "tests/support/testing.h"
 #include "tests/unit/client/client_fake_daemon.h"
+#include "tests/unit/client/log_capture.h"
 
 namespace pinfeed {
 namespace {
@@ -20,21 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-// Collects the library's warnings while it lives.
-class LogCapture {
- public:
-  LogCapture() { pf_set_log(Collect, this); }
-  ~LogCapture() { pf_set_log(nullptr, nullptr); }
-  LogCapture(const LogCapture&) = delete;
-  LogCapture& operator=(const LogCapture&) = delete;
-  std::vector<std::string> lines;
-
- private:
-  static void Collect(pf_log_level /*level*/, const char* message, void* self) {
-    static_cast<LogCapture*>(self)->lines.emplace_back(message);
-  }
-};
 
 class ClientFeedTest : public ::testing::Test {
  protected:
@@ -265,22 +251,6 @@ TEST_F(ClientFeedTest, FullMemoryIsWaitedForOnReconnectOnly) {
   refusals = 2;
   daemon->HangUp(0);
   EXPECT_EQ(feed.Next()->index(), 1U);
-}
-
-TEST_F(ClientFeedTest, TrainerThatHoldsEverySlotIsTold) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  std::vector<Batch> held;
-  for (int i = 0; i < 3; ++i) {
-    daemon->Session(0).Publish();
-    held.push_back(*feed.Next());
-  }
-  EXPECT_EQ(NextCode(feed, 1300), PF_DEADLINE_EXCEEDED);
-  ASSERT_THAT(log_.lines, SizeIs(1));
-  EXPECT_THAT(log_.lines[0], HasSubstr("all 3 slots are held"));
-  held.pop_back();
-  EXPECT_EQ(NextCode(feed, 1300), PF_DEADLINE_EXCEEDED);
-  EXPECT_THAT(log_.lines, SizeIs(1));
 }
 
 TEST_F(ClientFeedTest, SeekReopensOnlyWhenThePositionChanges) {

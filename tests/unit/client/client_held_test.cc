@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many batches the caller holds, as pf_next_info tells it, and what the daemon hears of copied ones.
+// How many batches the caller holds, as pf_next_info tells it, what the daemon hears of copied ones, and what
+// the caller is told who holds all.
 #include <array>
+#include <vector>
 
 #include "pinfeed/pinfeed.hpp"
 #include "tests/support/testing.h"
 #include "tests/unit/client/client_fake_daemon.h"
+#include "tests/unit/client/log_capture.h"
 
 namespace pinfeed {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 TEST(ClientHeldTest, HeldBatchesAreToldWithEachBatchAndCopiedOnesToTheDaemon) {
   const TempDir dir;
@@ -36,6 +42,30 @@ TEST(ClientHeldTest, HeldBatchesAreToldWithEachBatchAndCopiedOnesToTheDaemon) {
   EXPECT_EQ(pf_count_copied(nullptr), PF_INVALID_ARGUMENT);
   pf_batch_release(batches[1]);
   pf_batch_release(batches[2]);
+}
+
+TEST(ClientHeldTest, WhoHoldsEverySlotIsTold) {
+  LogCapture log;
+  const TempDir dir;
+  FakeDaemon daemon(dir.path(), {});
+  FeedOptions options;
+  options.address = daemon.address();
+  Feed feed(R"({"dataset": {"path": "/data"}, "batch_size": 4})", options);
+  std::vector<Batch> held;
+  for (int i = 0; i < 3; ++i) {
+    daemon.Session(0).Publish();
+    held.push_back(*feed.Next());
+  }
+  pf_batch* none = nullptr;
+  const auto wait = [&](int64_t ms) { EXPECT_EQ(pf_next(feed.get(), ms, &none), PF_DEADLINE_EXCEEDED); };
+  for (int i = 0; log.lines.empty(); ++i) {  // the waits of many calls count together
+    ASSERT_LT(i, 100);
+    wait(50);
+  }
+  EXPECT_THAT(log.lines[0], HasSubstr("all 3 slots are held"));
+  held.pop_back();
+  wait(1300);
+  EXPECT_THAT(log.lines, SizeIs(1));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/feed_warnings.h"
+
+#include <chrono>
+
+#include "tests/support/testing.h"
+#include "tests/unit/client/log_capture.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST(FeedWarningsTest, AVeryLongWaitIsToldOnceInAWhile) {
+  LogCapture log;
+  FeedWarnings warnings;
+  warnings.NoBatchComes(seconds(29), "/run/pinfeed.sock");
+  EXPECT_THAT(log.lines, IsEmpty());
+  warnings.NoBatchComes(seconds(31), "/run/pinfeed.sock");
+  warnings.NoBatchComes(seconds(32), "/run/pinfeed.sock");
+  ASSERT_THAT(log.lines, SizeIs(1));
+  EXPECT_THAT(log.lines[0], AllOf(HasSubstr("no batch for 31"), HasSubstr("/run/pinfeed.sock"),
+                                  HasSubstr("pinfeed status"), HasSubstr("stopped or hangs")));
+}
+
+}  // namespace
+}  // namespace pinfeed
