@@ -16,14 +16,12 @@ constexpr std::array<const char*, 4> kDataCauses = {"read", "decode", "workers",
 constexpr double kWorthNaming = 0.03;
 // The alert PinfeedDataBound fires above this share.
 constexpr double kWorthActing = 0.2;
+constexpr double kNearlyAllCached = 0.95;
 
 // docs/runbook.md, PinfeedDataBound.
-constexpr std::array<std::pair<const char*, const char*>, 4> kRemedies = {{
+constexpr std::array<std::pair<const char*, const char*>, 3> kRemedies = {{
     {"read",
      "faster or local storage, fewer feeds at once, one feed for all trainers of the host (broadcast)"},
-    {"decode",
-     "cache_bytes, decode=\"gpu\", smaller images, more processors, one feed for all trainers of the "
-     "host (broadcast)"},
     {"workers", "fewer feeds on this host, more processors"},
     {"copy", "fewer feeds on this link, dtypes of fewer bytes"},
 }};
@@ -98,6 +96,20 @@ std::string NameOf(const Json& session) {
          ")";
 }
 
+// Only what the feed does not have yet.
+std::string DecodeRemedy(const Json& feed) {
+  if (IsBatcher(feed)) return "smaller images, more processors";
+  std::string remedy;
+  const uint64_t hits = UintField(feed, "cache_hits");
+  const uint64_t lookups = hits + UintField(feed, "cache_misses");
+  if (lookups == 0)
+    remedy += "cache_bytes, ";
+  else if (static_cast<double>(hits) < kNearlyAllCached * static_cast<double>(lookups))
+    remedy += "more cache_bytes if the decoded images do not fit, ";
+  if (TextField(feed, "memory") == "gpu" && TextField(feed, "decode") == "cpu") remedy += "decode=\"gpu\", ";
+  return remedy + "smaller images, more processors, one feed for all trainers of the host (broadcast)";
+}
+
 }  // namespace
 
 bool IsBatcher(const Json& feed) {
@@ -133,7 +145,7 @@ std::string FeedRemedy(const Json& feed) {
   if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer")
     return "more processes that fill batches (num_workers)";
-  if (IsBatcher(feed) && bound.on == "decode") return "smaller images, more processors";
+  if (bound.on == "decode") return DecodeRemedy(feed);
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
   return found == kRemedies.end() ? "" : found->second;

@@ -138,6 +138,23 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   EXPECT_EQ(FeedRemedy(feed), "");
 }
 
+TEST(BoundOnTest, WhatAFeedHasAlreadyIsNotAdvised) {
+  const std::string always =
+      "smaller images, more processors, one feed for all trainers of the host (broadcast)";
+  Json feed = Feed({{"decode", 0.9}}, {});
+  feed["decode"] = "cpu";
+  feed["memory"] = "host";
+  EXPECT_EQ(FeedRemedy(feed), "cache_bytes, " + always);
+  feed["memory"] = "gpu";
+  EXPECT_EQ(FeedRemedy(feed), "cache_bytes, decode=\"gpu\", " + always);
+  feed["cache_hits"] = "94";
+  feed["cache_misses"] = "6";
+  EXPECT_EQ(FeedRemedy(feed), "more cache_bytes if the decoded images do not fit, decode=\"gpu\", " + always);
+  feed["cache_hits"] = "960";
+  feed["decode"] = "auto:500";
+  EXPECT_EQ(FeedRemedy(feed), always);
+}
+
 TEST(BoundOnTest, AnEvictedSessionIsBoundOnNothing) {
   Json gone = Session(5, "a", {{"consumer", 1.0}});
   gone["state"] = "evicted";
