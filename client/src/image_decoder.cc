@@ -64,7 +64,6 @@ class GpuImageDecoder::Impl {
   Status Open(const NvJpeg& api);
   bool AddImage(const EncodedImage& image, size_t index, Status& failure);
   Status PlanImage(const EncodedImage& image, Made& made, DecodedImage& job);
-  Status CopyPixels(const EncodedImage& image, Status& failure);
   Status RunChunk(std::span<const EncodedImage> images, std::span<Status> failures);
   void RunEngines(std::span<const EncodedImage> images);
   Status DecodeAgain(const EncodedImage& image, size_t made, Status& failure);
@@ -123,21 +122,8 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   for (size_t next = 0; next < images.size();) {
     chunk_.count = 0;
     chunk_.used = 0;
-    Status done;
-    while (done.ok() && next < images.size()) {
-      const EncodedImage& image = images[next];
-      if (image.plan.kind == static_cast<uint32_t>(ImagePlanKind::kPixels)) {
-        done = CopyPixels(image, failures[next]);
-        if (failures[next].ok()) {
-          ++next;
-          continue;
-        }
-      }
-      if (!AddImage(image, next, failures[next])) break;
-      ++next;
-    }
-    if (done.ok()) done = RunChunk(images, failures);
-    if (!done.ok()) {
+    while (next < images.size() && AddImage(images[next], next, failures[next])) ++next;
+    if (Status done = RunChunk(images, failures); !done.ok()) {
       stream_->Drain();
       return done;
     }
@@ -147,6 +133,7 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
 
 // Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if there is no room.
 bool GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, Status& failure) {
+  PF_CHECK(image.plan.kind != static_cast<uint32_t>(ImagePlanKind::kPixels), "pixels need no decoder");
   Made made{.index = index};
   DecodedImage job{};
   if (failure.ok()) failure = CheckImagePlan(image.plan, options_.height, options_.width);
@@ -184,18 +171,7 @@ Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, D
   return OkStatus();
 }
 
-// Copies pixels that the daemon decoded.
-Status GpuImageDecoder::Impl::CopyPixels(const EncodedImage& image, Status& failure) {
-  failure = CheckImagePlan(image.plan, options_.height, options_.width);
-  const uint64_t bytes = uint64_t{options_.height} * options_.width * options_.channels;
-  if (failure.ok() && image.bytes.size() != bytes)
-    failure = DataLoss("the daemon's pixels of an image have " + std::to_string(image.bytes.size()) +
-                       " bytes instead of " + std::to_string(bytes));
-  return failure.ok() ? stream_->Copy(image.out, image.bytes.data(), bytes) : OkStatus();
-}
-
 Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
-  if (chunk_.count == 0) return stream_->Wait();  // for pixels that are copied
   const DecodeImages jobs = JobsOf(0, chunk_.count);
   RETURN_IF_ERROR(CopyJobs(0, chunk_.count));
   RETURN_IF_ERROR(stream_->Poison(jobs));

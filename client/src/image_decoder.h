@@ -56,8 +56,8 @@ class GpuImageDecoder {
   GpuImageDecoder& operator=(const GpuImageDecoder&) = delete;
 
   // Returns when every output is complete, as seen by the host. failures[i] is OK, or says why image i cannot
-  // be decoded; its output is then zeros. Preconditions: at most kMaxImages images; `failures` has as many;
-  // no work of the GPU uses the outputs.
+  // be decoded; its output is then zeros. Preconditions: at most kMaxImages images, none of kPixels;
+  // `failures` has as many; no work of the GPU uses the outputs.
   Status Decode(std::span<const EncodedImage> images, std::span<Status> failures);
   // Images so far that the engines left out or refused, and that were decoded without them.
   uint64_t decoded_again() const;
