@@ -9,11 +9,19 @@
 
 namespace pinfeed {
 
-// The sample's number of rows; 0 if its extent does not lie within the source.
-__device__ inline uint64_t RowsOf(const GatherRows& work, uint32_t sample) {
-  const uint64_t first = uint64_t(work.source_extents[2 * sample]);
-  const uint64_t count = uint64_t(work.source_extents[2 * sample + 1]);
-  return first <= work.source_rows && count <= work.source_rows - first ? count : 0;
+struct SourceRows {
+  uint64_t first;
+  uint64_t count;
+};
+
+// The sample's rows; none if its extent does not lie within the source. Read once, since a broken daemon may
+// change it meanwhile.
+__device__ inline SourceRows RowsOf(const GatherRows& work, uint32_t sample) {
+  const volatile int64_t* const extent = work.source_extents + 2 * sample;
+  const uint64_t first = uint64_t(extent[0]);
+  const uint64_t count = uint64_t(extent[1]);
+  const bool inside = first <= work.source_rows && count <= work.source_rows - first;
+  return {first, inside ? count : 0};
 }
 
 __device__ inline void Gather(const GatherRows& work) {
@@ -22,17 +30,18 @@ __device__ inline void Gather(const GatherRows& work) {
   if (threadIdx.x == 0) first = 0;
   __syncthreads();
   unsigned long long before = 0;
-  for (uint32_t i = threadIdx.x; i < sample; i += blockDim.x) before += RowsOf(work, i);
+  for (uint32_t i = threadIdx.x; i < sample; i += blockDim.x) before += RowsOf(work, i).count;
   if (before != 0) atomicAdd(&first, before);
   __syncthreads();
-  const uint64_t rows = RowsOf(work, sample);
+  SourceRows rows = RowsOf(work, sample);
+  if (first > work.max_rows || rows.count > work.max_rows - first) rows.count = 0;
   if (threadIdx.x == 0) {
     work.out_extents[2 * sample] = int64_t(first);
-    work.out_extents[2 * sample + 1] = int64_t(rows);
+    work.out_extents[2 * sample + 1] = int64_t(rows.count);
   }
-  if (rows == 0) return;
-  CopyBytes({work.source + uint64_t(work.source_extents[2 * sample]) * work.row_bytes,
-             work.out + first * work.row_bytes, rows * work.row_bytes},
+  if (rows.count == 0) return;
+  CopyBytes({work.source + rows.first * work.row_bytes, work.out + first * work.row_bytes,
+             rows.count * work.row_bytes},
             threadIdx.x, blockDim.x);
 }
 

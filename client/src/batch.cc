@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/batch.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -48,9 +49,21 @@ Status Batch::ReleaseOn(void* stream) {
   return OkStatus();
 }
 
+Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
+  const std::vector<OfferedOutput>& outputs = session_->offer().outputs;
+  RETURN_IF_ERROR(session_->RowOffsets(descriptor_, outputs[output], offsets));
+  const MutexLock lock(rows_mutex_);
+  if (max_rows_.empty()) max_rows_.assign(outputs.size(), UINT64_MAX);
+  max_rows_[output] = std::min(max_rows_[output], static_cast<uint64_t>(offsets.back()));
+  return OkStatus();
+}
+
 Status Batch::Write(void* const* outputs, void* stream) {
   RETURN_IF_ERROR(CheckSole("write a batch"));
-  RETURN_IF_ERROR(session_->Write(descriptor_, outputs, stream));
+  {
+    const MutexLock lock(rows_mutex_);
+    RETURN_IF_ERROR(session_->Write(descriptor_, {outputs, max_rows_}, stream));
+  }
   owners_.store(0, std::memory_order_release);
   Finish();
   return OkStatus();
@@ -95,6 +108,10 @@ Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& 
   batch->fork_guard_ = ForkGuard();
   batch->session_ = std::move(session);
   batch->descriptor_ = descriptor;
+  {
+    const MutexLock lock(batch->rows_mutex_);
+    batch->max_rows_.clear();
+  }
   batch->owners_.store(1, std::memory_order_release);
   return batch;
 }

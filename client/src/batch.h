@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "client/src/session.h"
@@ -15,9 +16,9 @@
 namespace pinfeed {
 
 // Purpose: counts a batch's owners (references) and returns its slot when the last one releases it. Owns: a
-// share of its session. Threads: Retain and Release from any thread; ReleaseOn and Write by a sole owner.
-// Errors: Retain and Release of a released batch log a warning and do nothing. This is safe because the pool
-// never frees a batch's memory.
+// share of its session. Threads: RowOffsets, Retain and Release from any thread; ReleaseOn and Write by a
+// sole owner. Errors: Retain and Release of a released batch log a warning and do nothing. This is safe
+// because the pool never frees a batch's memory.
 class Batch {
  public:
   bool live() const { return owners_.load(std::memory_order_acquire) > 0; }
@@ -27,13 +28,16 @@ class Batch {
   const Session& session() const { return *session_; }
   const BatchDescriptor& descriptor() const { return descriptor_; }
 
+  // Session::RowOffsets of an output. Write then writes no more rows there.
+  Status RowOffsets(size_t output, std::span<int64_t> offsets) const PF_EXCLUDES(rows_mutex_);
+
   void Retain();
   void Release();
   // Release the batch like Release, but through Session::ReleaseOn (the slot is returned in the order of a
   // stream) and Session::Write (the outputs are written first). kFailedPrecondition if the batch has other
   // owners. On an error the caller still owns the batch.
   Status ReleaseOn(void* stream);
-  Status Write(void* const* outputs, void* stream);
+  Status Write(void* const* outputs, void* stream) PF_EXCLUDES(rows_mutex_);
 
  private:
   friend class BatchPool;
@@ -44,6 +48,8 @@ class Batch {
   std::shared_ptr<Session> session_;
   Batch* after_ = nullptr;  // in the pool's line of resting batches
   BatchDescriptor descriptor_{};
+  mutable Mutex rows_mutex_;
+  mutable std::vector<uint64_t> max_rows_ PF_GUARDED_BY(rows_mutex_);  // see OutputMemory
 };
 
 // Purpose: holds the memory of all batches of the process. A double release finds a dead batch instead of

@@ -13,7 +13,7 @@ const uint8_t* Pixels(const std::byte* bytes) {
 }  // namespace
 
 // One launch suffices unless there is a second image, or more copies than one launch takes.
-Status BatchWriter::Queue(const std::byte* start, uint32_t samples, void* const* outputs,
+Status BatchWriter::Queue(const std::byte* start, uint32_t samples, const OutputMemory& outputs,
                           CUstream stream) const {
   ConvertImage work{};
   size_t element_bytes = 1;
@@ -27,7 +27,7 @@ Status BatchWriter::Queue(const std::byte* start, uint32_t samples, void* const*
     const OfferedOutput& output = offer_.outputs[i];
     if (output.is_extents) continue;
     if (output.spec.extents) {
-      RETURN_IF_ERROR(GatherRows(start, samples, output, outputs[i], outputs[*output.spec.extents], stream));
+      RETURN_IF_ERROR(GatherRows(start, samples, i, outputs, stream));
     } else if (output.image) {
       if (work.samples != 0) RETURN_IF_ERROR(launch());
       AddImage(start, samples, output, outputs[i], work);
@@ -42,16 +42,18 @@ Status BatchWriter::Queue(const std::byte* start, uint32_t samples, void* const*
   return launch();
 }
 
-Status BatchWriter::GatherRows(const std::byte* start, uint32_t samples, const OfferedOutput& output,
-                               void* rows, void* extents, CUstream stream) const {
+Status BatchWriter::GatherRows(const std::byte* start, uint32_t samples, size_t number,
+                               const OutputMemory& outputs, CUstream stream) const {
+  const OfferedOutput& output = offer_.outputs[number];
   const TensorPlace& source = offer_.layout.tensors[output.tensor];
   pinfeed::GatherRows work{};
   work.source = Pixels(start + offsets_[output.tensor]);
   work.source_extents = reinterpret_cast<const int64_t*>(start + offsets_[*source.spec.extents]);
-  work.out = static_cast<uint8_t*>(rows);
-  work.out_extents = static_cast<int64_t*>(extents);
+  work.out = static_cast<uint8_t*>(outputs[number]);
+  work.out_extents = static_cast<int64_t*>(outputs[*output.spec.extents]);
   work.row_bytes = source.spec.RowBytes();
   work.source_rows = offer_.layout.batch_size * static_cast<uint64_t>(source.spec.shape[0]);
+  work.max_rows = outputs.MaxRows(number, work.source_rows);
   work.samples = samples;
   return kernel_->Launch(work, stream);
 }

@@ -10,6 +10,7 @@
 
 #include "client/src/convert_kernel.h"
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "common/base/result.h"
 
 namespace pinfeed {
@@ -24,11 +25,12 @@ class BatchWriter {
       : offer_(offer), offsets_(std::move(offsets)), kernel_(std::move(kernel)) {}
 
   // Queues the writing of every output to outputs[i]. Precondition: the GPU's context is current.
-  Status Queue(const std::byte* start, uint32_t samples, void* const* outputs, CUstream stream) const;
+  Status Queue(const std::byte* start, uint32_t samples, const OutputMemory& outputs, CUstream stream) const;
 
  private:
-  Status GatherRows(const std::byte* start, uint32_t samples, const OfferedOutput& output, void* rows,
-                    void* extents, CUstream stream) const;
+  // `number`: of the packed output.
+  Status GatherRows(const std::byte* start, uint32_t samples, size_t number, const OutputMemory& outputs,
+                    CUstream stream) const;
   void AddImage(const std::byte* start, uint32_t samples, const OfferedOutput& output, void* out,
                 ConvertImage& work) const;
 

@@ -256,8 +256,7 @@ pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* off
     if (offsets == nullptr) return InvalidArgument("offsets is NULL");
     if (index >= outputs.size() || !outputs[index].spec.extents)
       return InvalidArgument("output " + std::to_string(index) + " is no packed output of this feed");
-    return checked->session().RowOffsets(checked->descriptor(), outputs[index],
-                                         {offsets, size_t{checked->descriptor().samples} + 1});
+    return checked->RowOffsets(index, {offsets, size_t{checked->descriptor().samples} + 1});
   });
 }
 

@@ -125,7 +125,7 @@ class CudaDecodedMemory final : public DecodedMemory {
     return reinterpret_cast<std::byte*>(memory_.address());  // NOLINT(performance-no-int-to-ptr)
   }
 
-  Status Write(uint32_t samples, void* const* outputs, void* native) override {
+  Status Write(uint32_t samples, const OutputMemory& outputs, void* native) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     auto* const stream = static_cast<CUstream>(native);

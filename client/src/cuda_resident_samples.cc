@@ -56,7 +56,7 @@ class CudaResidentSamples final : public ResidentSamples {
       std::this_thread::sleep_for(kRingPollInterval);
   }
 
-  Status Write(std::span<const std::byte> indexes, uint64_t epoch, void* const* outputs,
+  Status Write(std::span<const std::byte> indexes, uint64_t epoch, const OutputMemory& outputs,
                void* native) override PF_EXCLUDES(mutex_) {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
@@ -135,7 +135,7 @@ class CudaResidentSamples final : public ResidentSamples {
   }
 
   // One launch suffices unless there are more tensors than it takes.
-  Status Queue(uint32_t samples, uint64_t epoch, void* const* outputs, CUstream stream) const
+  Status Queue(uint32_t samples, uint64_t epoch, const OutputMemory& outputs, CUstream stream) const
       PF_REQUIRES(mutex_) {
     const BatchLayout& source = offer_.source();
     GatherSamples work{};

@@ -81,7 +81,7 @@ class CudaSlots final : public DeviceSlots {
     return reinterpret_cast<std::byte*>(memory_.address());  // NOLINT(performance-no-int-to-ptr)
   }
 
-  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
+  Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     Status queued = writer_.Queue(address() + batch.slot * offer_.layout.slot_stride, batch.samples, outputs,

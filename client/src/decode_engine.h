@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
 #include "common/wire/image_plan.h"
@@ -52,7 +53,7 @@ class DecodedMemory {
   virtual ~DecodedMemory() = default;
   virtual std::byte* address() const = 0;
   // Queues the writing of the outputs on `stream`. On an error nothing that it queued runs any more.
-  virtual Status Write(uint32_t samples, void* const* outputs, void* stream) = 0;
+  virtual Status Write(uint32_t samples, const OutputMemory& outputs, void* stream) = 0;
   // Whether the GPU has executed everything that Write queued. Never blocks.
   virtual Result<bool> Written() = 0;
   // Leaves the memory to the process's end: the GPU may still read it.

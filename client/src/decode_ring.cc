@@ -296,7 +296,7 @@ Status DecodeRing::FailureOf(const Entry& entry) {
                 why.native_error());
 }
 
-Status DecodeRing::Write(const BatchDescriptor& batch, void* const* outputs, void* stream,
+Status DecodeRing::Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream,
                          SteadyTime deadline) {
   if (!AwaitDecoded(batch.sequence, deadline)) {
     return {Code::kDeadlineExceeded, "the GPU has not decoded the images of batch " +

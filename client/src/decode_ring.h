@@ -17,6 +17,7 @@
 
 #include "client/src/decode_engine.h"
 #include "client/src/decoded_layout.h"
+#include "client/src/output_memory.h"
 #include "client/src/publish_reader.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
@@ -111,7 +112,7 @@ class DecodeRing {
   bool IsDecoded(uint64_t sequence) PF_EXCLUDES(mutex_);
   bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) PF_EXCLUDES(mutex_);
   Result<Outcome> OutcomeOf(uint64_t sequence) const PF_EXCLUDES(mutex_);
-  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream, SteadyTime deadline)
+  Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream, SteadyTime deadline)
       PF_EXCLUDES(mutex_);
   void Discard(uint64_t sequence) PF_EXCLUDES(mutex_);
   // Tells the threads to end. / Waits for that. Returns false if one still works at `deadline`.

@@ -264,7 +264,7 @@ void DecodedBatches::AwaitDecoded(uint64_t sequence, std::chrono::nanoseconds at
   (void)ring_->AwaitDecoded(sequence, std::chrono::steady_clock::now() + at_most);
 }
 
-Status DecodedBatches::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+Status DecodedBatches::Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) {
   return ring_->Write(batch, outputs, stream, std::chrono::steady_clock::now() + kLongestDecode);
 }
 

@@ -13,6 +13,7 @@
 #include "client/src/decoded_link.h"
 #include "client/src/decoded_readers.h"
 #include "client/src/lifeline.h"
+#include "client/src/output_memory.h"
 #include "client/src/publish_reader.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
@@ -55,7 +56,7 @@ class DecodedBatches {
 
   // Queues the writing of the outputs on `stream`. Afterwards the slot can be released. Waits for a batch
   // that is not decoded yet, at most kLongestDecode. On an error the batch can be written again.
-  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
+  Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream);
   // Frees the entry of a batch that is released without being written.
   void Discard(uint64_t sequence) { ring_->Discard(sequence); }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
@@ -30,7 +31,7 @@ class DeviceSlots {
   virtual std::byte* address() const = 0;
   // Queues on `stream` the writing of every output to outputs[i] (device memory for batch_size samples), then
   // the release of the slot. On an error it waits until nothing that it queued runs any more.
-  virtual Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) = 0;
+  virtual Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) = 0;
   // Queues the release of the batch's slot on `stream`, so that earlier work may still read it. Returns
   // kCancelled if the driver has shut down with the process.
   virtual Status Release(const BatchDescriptor& batch, void* stream) = 0;

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
@@ -32,7 +33,7 @@ class ResidentSamples {
   // Queues the writing of every output to outputs[i] (device memory for batch_size samples) on `stream`. The
   // list, which another process may change, is copied. Afterwards the slot can be released. On an error
   // nothing that was queued runs any more.
-  virtual Status Write(std::span<const std::byte> indexes, uint64_t epoch, void* const* outputs,
+  virtual Status Write(std::span<const std::byte> indexes, uint64_t epoch, const OutputMemory& outputs,
                        void* stream) = 0;
   // Waits until the GPU has executed everything that was queued, then unmaps the samples. On an error
   // (kDeadlineExceeded, or that of a broken context) they stay mapped until the process ends, and the object

@@ -164,14 +164,14 @@ Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   return OkStatus();
 }
 
-Status Session::WriteOnHost(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+Status Session::WriteOnHost(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) {
   if (decoded_ != nullptr) return decoded_->Write(batch, outputs, stream);
   if (resident_ == nullptr) return slots_.CopyTo(outputs, batch);
   const std::byte* const list = slots_.address(batch.slot) + offer_.layout.tensors.front().offset;
   return resident_->Write({list, batch.samples * sizeof(uint32_t)}, batch.epoch, outputs, stream);
 }
 
-Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+Status Session::Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) {
   if (slots_.on_device() == nullptr) {
     RETURN_IF_ERROR(WriteOnHost(batch, outputs, stream));
     pages_.Release(batch);

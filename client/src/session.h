@@ -8,6 +8,7 @@
 #include "client/src/fork_guard.h"
 #include "client/src/lifeline.h"
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "client/src/session_memory.h"
 #include "client/src/session_pages.h"
 #include "client/src/session_slots.h"
@@ -70,7 +71,7 @@ class Session {
   Status ReleaseOn(const BatchDescriptor& batch, void* stream);
   // Writes the outputs (SessionSlots::CopyTo) and returns the slot: on a device in the order of `stream`, on
   // the host at once. On an error the slot is not returned.
-  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
+  Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream);
 
   // Of a batch that was just taken: see SessionSlots::Pin. Not for images that are decoded here, nor for
   // lists of resident samples: their bytes are copied.
@@ -91,7 +92,7 @@ class Session {
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory memory);
   // `link`: see DecodedBatches.
   Status StartDecoding(std::shared_ptr<DecodeEngine> engine, UniqueFd link);
-  Status WriteOnHost(const BatchDescriptor& batch, void* const* outputs, void* stream);
+  Status WriteOnHost(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream);
   // Unmaps all memory once the GPU no longer needs it. Returns false if the GPU still does at `deadline`, or
   // cannot say because its context is broken; the memory then stays mapped until the process ends.
   bool Unmap(SteadyTime deadline);

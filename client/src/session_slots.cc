@@ -33,12 +33,12 @@ void SessionSlots::Pin(uint32_t index) {
             "batches are not page-locked, so copies to the GPU are slower: " + pinned.message());
 }
 
-Status SessionSlots::CopyTo(void* const* outputs, const BatchDescriptor& batch) const {
+Status SessionSlots::CopyTo(const OutputMemory& outputs, const BatchDescriptor& batch) const {
   for (size_t i = 0; i < offer_.outputs.size(); ++i) {
     const OfferedOutput& output = offer_.outputs[i];
     if (output.is_extents) continue;
     if (output.spec.extents) {
-      RETURN_IF_ERROR(GatherRows(batch, output, outputs[i], outputs[*output.spec.extents]));
+      RETURN_IF_ERROR(GatherRows(batch, output, i, outputs));
       continue;
     }
     const TensorPlace& source = offer_.layout.tensors[output.tensor];
@@ -81,20 +81,25 @@ Status SessionSlots::RowOffsets(const BatchDescriptor& batch, const OfferedOutpu
   return OkStatus();
 }
 
-Status SessionSlots::GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, void* rows,
-                                void* extents) const {
+Status SessionSlots::GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, size_t number,
+                                const OutputMemory& outputs) const {
   ASSIGN_OR_RETURN(const std::vector<RowExtent> from, Extents(batch, output));
+  uint64_t rows = 0;
+  for (const RowExtent& extent : from) rows += static_cast<uint64_t>(extent.count);
+  if (rows > outputs.MaxRows(number, rows))
+    return BrokenSession("tensor '" + output.spec.name + "' got more rows after they were counted");
   const TensorPlace& source = offer_.layout.tensors[output.tensor];
   const uint64_t row_bytes = source.spec.RowBytes();
   const std::byte* const first = address(batch.slot) + source.offset;
-  auto* out = static_cast<std::byte*>(rows);
+  auto* out = static_cast<std::byte*>(outputs[number]);
+  auto* const extents = static_cast<std::byte*>(outputs[*output.spec.extents]);
   RowExtent extent;
   for (size_t i = 0; i < from.size(); ++i) {
     const uint64_t bytes = static_cast<uint64_t>(from[i].count) * row_bytes;
     out = std::copy_n(first + static_cast<uint64_t>(from[i].first) * row_bytes, bytes, out);
     extent.first += extent.count;
     extent.count = from[i].count;
-    std::memcpy(static_cast<std::byte*>(extents) + i * sizeof extent, &extent, sizeof extent);
+    std::memcpy(extents + i * sizeof extent, &extent, sizeof extent);
   }
   return OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "client/src/device_slots.h"
 #include "client/src/host_pins.h"
 #include "client/src/offer.h"
+#include "client/src/output_memory.h"
 #include "common/base/result.h"
 #include "common/os/memfd.h"
 #include "common/wire/shared_page.h"
@@ -41,7 +42,7 @@ class SessionSlots {
 
   // Copies the outputs. outputs[i] has room for batch_size samples of outputs()[i]; of a packed one, for the
   // batch's rows. Precondition: on the host.
-  Status CopyTo(void* const* outputs, const BatchDescriptor& batch) const;
+  Status CopyTo(const OutputMemory& outputs, const BatchDescriptor& batch) const;
   // Sets `offsets`, which has an element more than the batch has samples, to the first row of each sample and
   // the number of all, counted in the order of the samples. kInternal: the daemon's extents are wrong. On a
   // device it waits for a copy of its own. The samples `without_rows` count as having none. Precondition: the
@@ -63,9 +64,9 @@ class SessionSlots {
  private:
   // The extents of a packed output's samples, as they lie in the slot, checked.
   Result<std::vector<RowExtent>> Extents(const BatchDescriptor& batch, const OfferedOutput& output) const;
-  // On the host: the rows in the order of the samples, and their new extents.
-  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, void* rows,
-                    void* extents) const;
+  // On the host: writes the rows of output `number` in the order of the samples, and their new extents.
+  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, size_t number,
+                    const OutputMemory& outputs) const;
 
   const FeedOffer& offer_;
   const int ordinal_;

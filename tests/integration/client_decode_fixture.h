@@ -105,7 +105,7 @@ class ClientDecodeTest : public ::testing::Test {
       uint64_t bytes = *output.spec.SampleBytes() * descriptor.samples;
       if (output.spec.extents) {
         std::vector<int64_t> offsets(descriptor.samples + 1);
-        RETURN_IF_ERROR(batch.session().RowOffsets(descriptor, output, offsets));
+        RETURN_IF_ERROR(batch.RowOffsets(pointers.size(), offsets));
         bytes = static_cast<uint64_t>(offsets.back()) * output.spec.RowBytes();
       }
       pointers.push_back(tensors.emplace_back(bytes + 1, std::byte{0xA5}).data());

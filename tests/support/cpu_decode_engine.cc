@@ -73,7 +73,7 @@ class CpuDecodeEngine::Memory final : public DecodedMemory {
   Result<UniqueFd> Export() const override { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
   // What the client's kernels do.
-  Status Write(uint32_t samples, void* const* outputs, void* /*stream*/) override {
+  Status Write(uint32_t samples, const OutputMemory& outputs, void* /*stream*/) override {
     for (size_t i = 0; i < offer_.outputs.size(); ++i) {
       const OfferedOutput& output = offer_.outputs[i];
       const TensorPlace& tensor = offer_.layout.tensors[output.tensor];

@@ -275,10 +275,10 @@ PF_API pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* t
  * `stream`. Does not wait for the stream (but see pf_batch_release).
  *
  * outputs[i] points to memory on the feed's device, aligned to the element size and of the size that
- * pf_get_output gives. Of a packed output, memory for offsets[samples] rows (pf_get_row_offsets) suffices. Of
- * the others only the batch's samples are written. `stream` is a CUstream or cudaStream_t of the
- * device's primary context; NULL is its default stream. On the host `stream` is ignored and everything is
- * done when the call returns.
+ * pf_get_output gives. Of a packed output, memory for offsets[samples] rows suffices after
+ * pf_get_row_offsets. Of the others only the batch's samples are written. `stream` is a CUstream or
+ * cudaStream_t of the device's primary context; NULL is its default stream. On the host `stream` is ignored
+ * and everything is done when the call returns.
  *
  * On success the batch is consumed: do not release it. On failure the caller still owns it and the outputs
  * are unspecified. PF_FAILED_PRECONDITION if the batch was retained. */

@@ -120,6 +120,7 @@ CUresult Gather(const GatherRows& work) {
     const auto first = static_cast<uint64_t>(work.source_extents[2 * i]);
     auto count = static_cast<uint64_t>(work.source_extents[2 * i + 1]);
     if (first > work.source_rows || count > work.source_rows - first) count = 0;
+    if (rows > work.max_rows || count > work.max_rows - rows) count = 0;
     uint8_t* const to = work.out + rows * work.row_bytes;
     const uint64_t bytes = count * work.row_bytes;
     if (bytes > 0 && !IsReachable(AddressOf(to), bytes, Rights::kReadWrite))

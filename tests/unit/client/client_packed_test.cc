@@ -116,6 +116,26 @@ TEST_F(ClientPackedTest, ExtentsThatLieAreNotFollowed) {
   EXPECT_THROW((void)Next({{0, 8}, {0, 1}}).RowOffsets(0), Error);
 }
 
+TEST_F(ClientPackedTest, RowsThatAreAddedAfterTheyWereCountedAreNotWritten) {
+  Batch batch = Next({{0, 1}, {3, 2}});
+  ASSERT_EQ(batch.RowOffsets(0).back(), 3);
+  const RowExtent more{3, 3};
+  auto* const extents = const_cast<int64_t*>(batch[2].data_as<int64_t>());
+  std::memcpy(extents + 2, &more, sizeof more);
+  ASSERT_EQ(batch.RowOffsets(0).back(), 4) << "the first count holds for what was allocated then";
+  std::vector<uint8_t> rows(3 * 3 + 1, 0xee);
+  std::vector<int64_t> numbers(4);
+  EXPECT_THROW(batch.Write(nullptr, {rows.data(), numbers.data(), numbers.data()}), Error);
+  EXPECT_THAT(pf_last_error(), HasSubstr("tensor 'image' got more rows after they were counted"));
+  EXPECT_EQ(rows.back(), 0xee);
+  batch.Release();
+  // The next batch is counted anew.
+  Batch next = Next({{0, 4}});
+  rows.resize(4 * 3);
+  next.Write(nullptr, {rows.data(), numbers.data(), numbers.data()});
+  EXPECT_EQ(rows[9], 3);
+}
+
 TEST_F(ClientPackedTest, WhatIsNotPackedHasNoRows) {
   const Batch batch = Next({{0, 1}});
   int64_t offsets[5];

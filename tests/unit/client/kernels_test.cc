@@ -19,6 +19,8 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::ElementsAre;
+
 // One block after the other, since they share the memory that a block has for itself.
 void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) {
   gridDim.x = blocks;
@@ -352,6 +354,42 @@ TEST_F(DecodeImagesTest, TilesAreWhatTheHostMakes) {
   Compare({.first = 10, .region = 90, .resized = 64, .out = 0, .reverse = 0}, 64, 64, 1);
   Compare({.first = 50, .region = 300, .resized = 45, .out = 1, .reverse = 1}, 43, 35, 3);
   Compare({.first = 0, .region = kSide, .resized = 9, .out = 0, .reverse = 0}, 9, 9, 3);
+}
+
+class GatherRowsKernelTest : public OneThreadTest {
+ protected:
+  // Of 12 rows, each twice its number. Sets what the kernel writes to memory for `max_rows`, and two more.
+  void Run(const std::vector<int64_t>& extents, uint64_t max_rows) {
+    std::vector<uint8_t> source(24);
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i / 2);
+    rows_.assign(2 * (max_rows + 2), 99);
+    extents_.assign(extents.size(), -1);
+    GatherRows work{source.data(), extents.data(), rows_.data(), extents_.data(), 2, 12, max_rows, 0};
+    work.samples = static_cast<uint32_t>(extents.size() / 2);
+    for (blockIdx.x = 0; blockIdx.x < work.samples; ++blockIdx.x) ::GatherRows(work);
+  }
+
+  std::vector<uint8_t> rows_;
+  std::vector<int64_t> extents_;
+};
+
+TEST_F(GatherRowsKernelTest, RowsComeInTheOrderOfTheSamples) {
+  Run({9, 2, 3, 0, 0, 3, 11, 1}, 6);
+  EXPECT_THAT(rows_, ElementsAre(9, 9, 10, 10, 0, 0, 1, 1, 2, 2, 11, 11, 99, 99, 99, 99));
+  EXPECT_THAT(extents_, ElementsAre(0, 2, 2, 0, 2, 3, 5, 1));
+}
+
+TEST_F(GatherRowsKernelTest, ExtentsOutsideOfTheSourceHaveNoRows) {
+  Run({12, 1, 0, 13, -1, 1, INT64_MAX, 1, 1, INT64_MAX, 0, -1, 4, 1}, 1);
+  EXPECT_THAT(rows_, ElementsAre(4, 4, 99, 99, 99, 99));
+  EXPECT_THAT(extents_, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1));
+}
+
+// The extents were changed after the trainer counted the rows.
+TEST_F(GatherRowsKernelTest, RowsWithoutRoomAreLeftOut) {
+  Run({0, 2, 4, 8, 3, 1}, 3);
+  EXPECT_THAT(rows_, ElementsAre(0, 0, 1, 1, 99, 99, 99, 99, 99, 99));
+  EXPECT_THAT(extents_, ElementsAre(0, 2, 2, 0, 10, 0));
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST_P(DeviceSlotsTest, WriteThatFailsHalfwayLeavesNothingRunning) {
   BatchDescriptor batch{};
   batch.generation = 7;
   batch.samples = 4;
-  EXPECT_THAT(slots->Write(batch, outputs, nullptr), StatusIs(Code::kInternal, HasSubstr("launch")));
+  EXPECT_THAT(slots->Write(batch, {outputs, {}}, nullptr), StatusIs(Code::kInternal, HasSubstr("launch")));
   EXPECT_TRUE(std::all_of(out, out + 64, [](uint8_t byte) { return byte == kWritten; }));
   EXPECT_EQ(page_->slots[0].generation.load(), 0U);
   EXPECT_EQ(peer.Dismiss(), 0);
