@@ -21,18 +21,17 @@ namespace {
 
 using ::testing::ElementsAre;
 
+static_assert(kDecodeThreads == kConvertThreads && kGatherThreads == kConvertThreads, "of the barrier");
+
 // One block after the other, since they share the memory that a block has for itself.
-void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) {
-  gridDim.x = blocks;
+template <typename Block>
+void RunBlocks(unsigned blocks, const Block& block) {
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < kConvertThreads; ++t) {
     threads.emplace_back([&, t] {
       threadIdx.x = t;
       for (unsigned b = 0; b < blocks; ++b) {
-        blockIdx.x = b;
-        if (element_bytes == 1) GatherSamples1(work);
-        if (element_bytes == 2) GatherSamples2(work);
-        if (element_bytes == 4) GatherSamples4(work);
+        block(b);
         block_barrier.arrive_and_wait();
       }
     });
@@ -40,22 +39,30 @@ void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) 
   for (std::thread& thread : threads) thread.join();
 }
 
+void Launch(const GatherSamples& work, unsigned element_bytes, unsigned blocks) {
+  gridDim.x = blocks;
+  RunBlocks(blocks, [&](unsigned b) {
+    blockIdx.x = b;
+    if (element_bytes == 1) GatherSamples1(work);
+    if (element_bytes == 2) GatherSamples2(work);
+    if (element_bytes == 4) GatherSamples4(work);
+  });
+}
+
 void Launch(const DecodeImages& work) {
-  static_assert(kDecodeThreads == kConvertThreads, "the barrier is for as many");
   const unsigned tiles = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth *
                          ((work.height + kDecodeTileHeight - 1) / kDecodeTileHeight);
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < kDecodeThreads; ++t) {
-    threads.emplace_back([&, t] {
-      threadIdx.x = t;
-      for (unsigned i = 0; i < tiles * work.count; ++i) {
-        blockIdx = {i % tiles, i / tiles};
-        ::DecodeImages(work);
-        block_barrier.arrive_and_wait();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunBlocks(tiles * work.count, [&](unsigned b) {
+    blockIdx = {b % tiles, b / tiles};
+    ::DecodeImages(work);
+  });
+}
+
+void Launch(const GatherRows& work) {
+  RunBlocks(work.samples, [&](unsigned b) {
+    blockIdx.x = b;
+    ::GatherRows(work);
+  });
 }
 
 class Noise {
@@ -356,17 +363,15 @@ TEST_F(DecodeImagesTest, TilesAreWhatTheHostMakes) {
   Compare({.first = 0, .region = kSide, .resized = 9, .out = 0, .reverse = 0}, 9, 9, 3);
 }
 
-class GatherRowsKernelTest : public OneThreadTest {
+class GatherRowsKernelTest : public ::testing::Test {
  protected:
   // Of 12 rows, each twice its number. Sets what the kernel writes to memory for `max_rows`, and two more.
   void Run(const std::vector<int64_t>& extents, uint64_t max_rows) {
-    std::vector<uint8_t> source(24);
-    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i / 2);
+    const uint8_t source[24] = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11};
     rows_.assign(2 * (max_rows + 2), 99);
     extents_.assign(extents.size(), -1);
-    GatherRows work{source.data(), extents.data(), rows_.data(), extents_.data(), 2, 12, max_rows, 0};
-    work.samples = static_cast<uint32_t>(extents.size() / 2);
-    for (blockIdx.x = 0; blockIdx.x < work.samples; ++blockIdx.x) ::GatherRows(work);
+    const auto samples = static_cast<uint32_t>(extents.size() / 2);
+    Launch({source, extents.data(), rows_.data(), extents_.data(), 2, 12, max_rows, samples});
   }
 
   std::vector<uint8_t> rows_;
@@ -385,7 +390,6 @@ TEST_F(GatherRowsKernelTest, ExtentsOutsideOfTheSourceHaveNoRows) {
   EXPECT_THAT(extents_, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1));
 }
 
-// The extents were changed after the trainer counted the rows.
 TEST_F(GatherRowsKernelTest, RowsWithoutRoomAreLeftOut) {
   Run({0, 2, 4, 8, 3, 1}, 3);
   EXPECT_THAT(rows_, ElementsAre(0, 0, 1, 1, 99, 99, 99, 99, 99, 99));
