@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of the daemon in turns on all GPUs of one host: what a change of it, or of one of its constants, does to trainers on several GPUs.
 
-    builds.py INPUTS OUT NAME=PINFEEDD... [--rows shards,broadcast,cache] [--turns N] [--seconds S]      (INPUTS: of make_inputs.py)
+    builds.py INPUTS OUT NAME=PINFEEDD... [--rows shards,broadcast,cache] [--turns N] [--seconds S] [--within S]      (INPUTS: of make_inputs.py)
+
+PINFEEDD may be a script that starts one with other settings.
 
 The memory of one host gives a third more in one minute than in the next, so the daemons run side by side, and each is measured in each turn. Rows:
 disjoint shards, all GPUs together; one broadcast from the page cache; one from the processor's cache. Prints each turn, and writes OUT/builds.json,
@@ -13,6 +15,7 @@ import contextlib
 import json
 import pathlib
 import tempfile
+import time
 
 import grid
 import several_gpus
@@ -45,6 +48,7 @@ def main():
     parser.add_argument("--rows", default="shards,broadcast,cache")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--within", type=float, default=400, metavar="S", help="begin no turn that would end later; a row of one build takes some 10 s more than --seconds")
     arguments = parser.parse_args()
     programs = {name: pathlib.Path(program) for name, _, program in (build.partition("=") for build in arguments.builds)}
     rows = arguments.rows.split(",")
@@ -53,11 +57,17 @@ def main():
     seen = collections.defaultdict(list)
     with contextlib.ExitStack() as stack:
         daemons = {name: daemon(stack, program, arguments.inputs) for name, program in programs.items()}
+        begin, longest = time.monotonic(), 0.0
         for turn in range(arguments.turns):
+            start = time.monotonic()
+            if start - begin + longest > arguments.within:
+                print(f"{turn} of {arguments.turns} turns, since another one would take too long")
+                break
             for what in rows:
                 for name, running in daemons.items():
                     seen[name, what].append(measured(running.address, arguments.inputs, what, turn, arguments.seconds))
                 print(f"turn {turn + 1} of {arguments.turns}, {what}: {', '.join(f'{name} {seen[name, what][-1]:.1f}' for name in daemons)}", flush=True)
+            longest = max(longest, time.monotonic() - start)
     first = next(iter(programs))
     table = grid.Grid(f"builds of the daemon in turns, {torch.cuda.device_count()} GPUs, medians of shares of {first}", ["build", *rows])
     for name in programs:

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast a trainer process gets batches into tensors of its own on the GPU.
 //
-//   feed_rate ADDRESS SECONDS SPEC_JSON [CALLS | drop]
+//   feed_rate ADDRESS SECONDS SPEC_JSON [CALLS | drop | together]
 //
 // With "drop", batches are given back untouched by the processor: once it has printed "started", this process
 // puts nothing on the GPU. It then goes on until its standard input ends, SECONDS at most.
+// With "together", it prints "started" once batches come, and measures from a line of its standard input on,
+// so that several processes measure the same seconds. It takes no batches apart.
 //
 // Prints one JSON object: batches and bytes (of the tensors) a second over SECONDS, and percentiles of the
 // time from a ready batch to a tensor whose work is queued (pf_next and pf_batch_write, in microseconds),
@@ -39,10 +41,12 @@ bool InputEnded() {
 
 int main(int argc, char** argv) {
   using namespace pinfeed;  // NOLINT(google-build-using-namespace): a program's main file
-  const bool drop = argc == 5 && std::string(argv[4]) == "drop";
-  const int calls = argc == 4 ? 1000 : argc == 5 && !drop ? std::atoi(argv[4]) : 0;
-  if (calls <= 0 && !drop) {
-    std::fprintf(stderr, "usage: %s ADDRESS SECONDS SPEC_JSON [CALLS | drop]\n", argv[0]);
+  const std::string mode = argc == 5 ? argv[4] : "";
+  const bool drop = mode == "drop";
+  const bool together = mode == "together";
+  const int calls = argc == 4 ? 1000 : std::atoi(mode.c_str());
+  if (calls <= 0 && !drop && !together) {
+    std::fprintf(stderr, "usage: %s ADDRESS SECONDS SPEC_JSON [CALLS | drop | together]\n", argv[0]);
     return 2;
   }
   const double seconds = std::atof(argv[2]);
@@ -57,10 +61,11 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 50; ++i) feed.Next();
   gpu.Synchronize();
 
-  if (drop) {
+  if (drop || together) {
     std::printf("started\n");
     std::fflush(stdout);
   }
+  if (together) (void)std::getchar();
 
   uint64_t batches = 0;
   uint64_t samples = 0;
@@ -82,7 +87,7 @@ int main(int argc, char** argv) {
     taken.push_back(Microseconds(Clock::now() - before));
     gpu.Synchronize();
   }
-  if (drop) taken.push_back(0);
+  if (taken.empty()) taken.push_back(0);
   std::sort(taken.begin(), taken.end());
   std::printf(
       "{\"first_batch_ms\": %.2f, \"batches_per_s\": %.1f, \"samples_per_s\": %.1f, \"gb_per_s\": %.3f, "

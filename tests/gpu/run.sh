@@ -151,7 +151,7 @@ if chosen settings; then
 fi
 
 # Builds of the daemon in turns, on daemons of its own.
-if chosen builds; then piece "builds" 300 python3 "$here/builds.py" "$inputs" "$out" ${BUILDS:?}; fi
+if chosen builds; then piece "builds" 480 python3 "$here/builds.py" "$inputs" "$out" ${BUILDS:?}; fi
 
 # Whether pinning and overlapping pay here; a training loop traced.
 if chosen doctor; then piece "doctor" 60 "$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg"; fi

@@ -13,9 +13,14 @@ def one_trainer_a_gpu(address, count, spec, seconds):
     """GB/s of each of `count` trainers at once, each on a GPU of its own; `spec`: of a rank."""
     processes = []
     for rank in range(count):
-        command = [HERE / "bin" / "feed_rate", address, str(seconds), json.dumps(spec(rank))]
+        command = [HERE / "bin" / "feed_rate", address, str(seconds), json.dumps(spec(rank)), "together"]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment))
+    for process in processes:
+        assert process.stdout.readline() == "started\n", "a trainer ended; its error is above"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
     return [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
 
 
