@@ -18,6 +18,9 @@ namespace {
 // microseconds. Of packed samples the layout has the size of the largest only: there the time counts that the
 // latest ones took.
 constexpr uint64_t kChunkBytes = 512 * 1024;
+// Of more threads, each waits longer at the lock (decision 0014).
+constexpr uint32_t kManyWorkers = 32;
+constexpr uint64_t kChunkBytesOfMany = 1024 * 1024;
 constexpr uint64_t kChunkNs = 50'000;
 constexpr uint32_t kPassedSamples = 4;  // a chunk of images that the GPU decodes
 
@@ -197,9 +200,10 @@ NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loa
   // A read of a remote storage takes longer than a trip through the lock, so readers share them out singly.
   const bool by_readers = remote_ && !fetches_;
   by_time_ = packed && !by_readers;
+  const uint64_t chunk_bytes = workers_.threads() > kManyWorkers ? kChunkBytesOfMany : kChunkBytes;
   if (!decodes && !by_readers)
     chunk_samples_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, sample_bytes)));
+        static_cast<uint32_t>(std::max<uint64_t>(1, chunk_bytes / std::max<uint64_t>(1, sample_bytes)));
 }
 
 void NativeBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
