@@ -199,8 +199,9 @@ class ManifestLoader {
       if (i != image_column_ && i != label_.index) RETURN_IF_ERROR(AddOtherField(i));
     }
     if (info.fields.empty())
-      return Fault("no column can be a field, and no column of image paths is given: set image to one of " +
-                   ColumnNames());
+      return Fault("no column can be a field" +
+                   (info.left_out.empty() ? "" : " (" + info.left_out.front().second + ")") +
+                   ", and no column of image paths is given: set image to one of " + ColumnNames());
     const auto is_tensor = [](const Field& field) { return field.kind == FieldKind::kTensor; };
     for (size_t i = 0; !images && i < columns_.size(); ++i) {
       if (types_[i].names_images() && std::ranges::none_of(info.fields, is_tensor))

@@ -24,6 +24,21 @@ std::optional<ColumnType::Kind> ColumnType::CommonKind(Kind a, Kind b) {
   return std::nullopt;
 }
 
+namespace {
+
+// Whether the cell has an integer beyond those that float64 all has.
+bool HasLargeInteger(const Cell& cell) {
+  const auto is_large = [](int64_t value) {
+    constexpr int64_t kLimit = int64_t{1} << 53;
+    return value > kLimit || value < -kLimit;
+  };
+  if (const auto* const integer = std::get_if<int64_t>(&cell)) return is_large(*integer);
+  const auto* const list = std::get_if<NumberList<int64_t>>(&cell);
+  return list != nullptr && std::ranges::any_of(list->values, is_large);
+}
+
+}  // namespace
+
 void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, uint64_t line) {
   if (written) {
     has_words_ |= !written->empty() && std::holds_alternative<std::string>(cell);
@@ -36,14 +51,20 @@ void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, 
     reason_ = "line " + std::to_string(line) + " " + what;
   };
   if (const auto* const none = std::get_if<NoValue>(&cell)) {
-    return fail(
-        none->missing
-            ? "has no value for it"
-            : "has a value for it that is neither a number (int64 or float64), a text, a list of numbers "
-              "nor one of lists of numbers of one length");
+    return fail(none->missing ? "has no value for it"
+                              : "has a value for it that is neither a number (float64, or an integer within "
+                                "int64), a text, a list of numbers "
+                                "nor one of lists of numbers of one length");
   }
   const std::optional<Kind> common = CommonKind(kind_, KindOf(cell));
   if (!common) return fail("has another type of value for it than the lines before");
+  has_large_integers_ |= HasLargeInteger(cell);
+  if (has_large_integers_ && (*common == Kind::kReal || *common == Kind::kReals)) {
+    return fail(
+        "is the first by which it has integers beyond 2^53 and other numbers as well: as float64 the "
+        "integers "
+        "would change");
+  }
   size_t length = 0;
   std::optional<size_t> width;  // of a list that is not empty
   const auto measure = [&](const auto* list) {

@@ -52,7 +52,8 @@ class ColumnType {
   size_t longest_ = 0;
   size_t width_ = 0;  // see NumberList; of the lists that are not empty
   bool names_images_ = true;
-  bool has_words_ = false;  // some written cell is not empty, and no number
+  bool has_words_ = false;           // some written cell is not empty, and no number
+  bool has_large_integers_ = false;  // that float64 may not have
   std::string reason_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -82,6 +83,7 @@ class JsonLines final : public TableReader {
                       row.is_discarded()
                           ? "is not JSON in UTF-8 on one line (NaN and Infinity are not JSON either)"
                           : "is not a JSON object");
+    has_huge_integers_ = HasHugeIntegers(text);
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());
@@ -109,19 +111,42 @@ class JsonLines final : public TableReader {
       text += static_cast<char>(byte);
     }
   }
+  // Whether a row has integers beyond int64 and uint64. The parser makes them float64, like 1e20.
+  static bool HasHugeIntegers(std::string_view row) {
+    constexpr size_t kUint64Digits = 20;
+    for (size_t at = 0; at < row.size();) {
+      if (row[at] == '"') {
+        for (++at; row[at] != '"'; ++at)  // the row is JSON: strings end
+          if (row[at] == '\\') ++at;
+        ++at;
+        continue;
+      }
+      const std::string_view number = row.substr(at, row.find_first_not_of("0123456789+-.eE", at) - at);
+      if (number.size() >= kUint64Digits && number.find_first_of(".eE") == std::string_view::npos)
+        return true;
+      at += std::max<size_t>(1, number.size());
+    }
+    return false;
+  }
+  bool IsHugeInteger(double value) const {
+    return has_huge_integers_ && std::abs(value) >= 0x1p63 && std::trunc(value) == value;
+  }
   static bool FitsInteger(const nlohmann::json& value) {
     return value.is_number_integer() &&
            (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   }
-  static Cell CellOf(const nlohmann::json& value) {
+  Cell CellOf(const nlohmann::json& value) const {
     if (value.is_null()) return NoValue();
     if (value.is_boolean()) return value.get<bool>();
     if (value.is_string()) return value.get<std::string>();
     if (FitsInteger(value)) return value.get<int64_t>();
-    if (value.is_number_float()) return value.get<double>();
+    if (IsReal(value)) return value.get<double>();
     return value.is_array() ? CellOfList(value) : NoValue{.missing = false};
   }
-  static Cell CellOfList(const nlohmann::json& list) {
+  bool IsReal(const nlohmann::json& value) const {
+    return value.is_number_float() && !IsHugeInteger(value.get<double>());
+  }
+  Cell CellOfList(const nlohmann::json& list) const {
     const bool nested = !list.empty() && list.front().is_array();
     const size_t width = nested ? list.front().size() : 0;
     if (nested && width == 0) return NoValue{.missing = false};
@@ -132,8 +157,8 @@ class JsonLines final : public TableReader {
       for (size_t i = 0; i < width; ++i) numbers.push_back(&item[i]);
     }
     const auto fits = [](const nlohmann::json* number) { return FitsInteger(*number); };
-    const auto is_number = [](const nlohmann::json* number) {
-      return FitsInteger(*number) || number->is_number_float();
+    const auto is_number = [this](const nlohmann::json* number) {
+      return FitsInteger(*number) || IsReal(*number);
     };
     if (std::ranges::all_of(numbers, fits)) return ListOf<int64_t>(numbers, width);
     if (std::ranges::all_of(numbers, is_number)) return ListOf<double>(numbers, width);
@@ -148,6 +173,7 @@ class JsonLines final : public TableReader {
 
   ByteSource source_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
+  bool has_huge_integers_ = false;  // of the row that is read
 };
 
 class SeparatedValues final : public TableReader {

@@ -272,6 +272,40 @@ TEST_F(ManifestTest, QuotedValuesMayHoldAnything) {
   EXPECT_THAT(dataset->info().classes, ElementsAre("007", "two\nlines"));
 }
 
+// As float64 the integers of the other rows would change.
+TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
+  const auto open = [&](const std::string& first, const std::string& second) {
+    return OpenText("t.jsonl", R"({"v": )" + first +
+                                   R"(, "text\\\"": "18446744073709551616\\", "n": 1})"
+                                   "\n"
+                                   R"({"v": )" +
+                                   second +
+                                   R"(, "n": 2})"
+                                   "\n");
+  };
+  for (const auto& [one, other] :
+       std::vector<std::pair<std::string, std::string>>{{"9007199254740993", "18446744073709551616"},
+                                                        {"9223372036854775808", "1"},
+                                                        {"-9223372036854775809", "1"},
+                                                        {"[1, 2]", "[18446744073709551616, 1]"},
+                                                        {"9007199254740993", "0.5"},
+                                                        {"0.5", "-9007199254740993"},
+                                                        {"[9007199254740993]", "[0.5]"},
+                                                        {"[[0.5]]", "[[9007199254740993]]"}}) {
+    ASSERT_OK_AND_ASSIGN(const auto dataset, open(one, other));
+    EXPECT_THAT(FieldsOf(*dataset), ElementsAre("n int64")) << one << ' ' << other;
+    EXPECT_THAT(dataset->info().left_out, Contains(Pair("v", HasSubstr("integer")))) << one << ' ' << other;
+    ASSERT_OK_AND_ASSIGN(const auto turned, open(other, one));
+    EXPECT_THAT(turned->info().left_out, Contains(Pair("v", HasSubstr("integer")))) << other << ' ' << one;
+    ExpectFault("label.jsonl", "{\"label\": " + one + "}\n{\"label\": " + other + "}\n", "integer");
+  }
+  ASSERT_OK_AND_ASSIGN(const auto kept, open("9007199254740992", "1e20"));
+  EXPECT_EQ(Values<double>(*kept, 1), (std::vector<double>{9007199254740992.0, 1e20}));
+  ASSERT_OK_AND_ASSIGN(const auto exact, open("9223372036854775807", "-9223372036854775808"));
+  EXPECT_EQ(Values<int64_t>(*exact, 1), (std::vector<int64_t>{INT64_MAX, INT64_MIN}));
+  ExpectFault("only.jsonl", "{\"v\": 9223372036854775808}\n", "no column can be a field (line 1 has a value");
+}
+
 TEST_F(ManifestTest, ColumnsWhoseNamesAreTakenOrNoNamesAreLeftOut) {
   ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", ",file,image,it's,label,y\n0,a.jpg,2,3,4,5\n",
                                                     {{"image", Word("file")}, {"label", Word("y")}}));
