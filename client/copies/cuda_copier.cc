@@ -74,7 +74,7 @@ class CudaCopier final : public DeviceCopier {
   Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
+    ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*device_, static_cast<CUstream>(stream)));
     if (capturing) {
       return FailedPrecondition(
           "the stream is being captured: a graph would copy from memory that is used again; copy before the "
@@ -89,7 +89,7 @@ class CudaCopier final : public DeviceCopier {
   Result<StreamState> State(void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
+    ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*device_, static_cast<CUstream>(stream)));
     if (capturing) return StreamState::kCapturing;
     const CUresult result = driver_.cuStreamQuery(static_cast<CUstream>(stream));
     if (result == CUDA_ERROR_NOT_READY) return StreamState::kBusy;
@@ -99,13 +99,6 @@ class CudaCopier final : public DeviceCopier {
 
  private:
   std::string What() const { return "copy to GPU " + device_->uuid(); }
-
-  Result<bool> IsCapturing(CUstream stream) const {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    RETURN_IF_ERROR(CudaStatus(driver_.cuStreamIsCapturing(stream, &status),
-                               "ask whether a stream of GPU " + device_->uuid() + " is being captured"));
-    return status != CU_STREAM_CAPTURE_STATUS_NONE;
-  }
 
   // Whether the GPU can read the source itself. If the driver says nothing of it, it is pageable.
   bool IsPageLocked(const HostCopy& copy) const {

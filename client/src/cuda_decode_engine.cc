@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/src/batch_writer.h"
+#include "client/src/capture_check.h"
 #include "client/src/decode_engine.h"
 #include "client/src/image_decoder.h"
 #include "client/src/pinned_memory.h"
@@ -129,20 +130,13 @@ class CudaDecodedMemory final : public DecodedMemory {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     auto* const stream = static_cast<CUstream>(native);
-    const CudaDriver& driver = device_->driver();
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    const std::string what = "write a batch on a stream of GPU " + device_->uuid();
-    RETURN_IF_ERROR(CudaStatus(driver.cuStreamIsCapturing(stream, &capture), what));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-      return FailedPrecondition(
-          what +
-          ": the stream is being captured, and a graph would read memory that gets the next batch; "
-          "take batches outside of the capture, and copy them to the graph's inputs");
-    }
+    RETURN_IF_ERROR(CheckNotCapturing(*device_, stream, "write a batch"));
     Status queued = writer_.Queue(address(), samples, outputs, stream);
-    if (queued.ok()) queued = CudaStatus(driver.cuEventRecord(event_.get().native, stream), what);
+    if (queued.ok())
+      queued = CudaStatus(device_->driver().cuEventRecord(event_.get().native, stream),
+                          "record that a batch is written on GPU " + device_->uuid());
     // Fails only with a broken context, in which nothing runs any more.
-    if (!queued.ok()) (void)driver.cuStreamSynchronize(stream);
+    if (!queued.ok()) (void)device_->driver().cuStreamSynchronize(stream);
     return queued;
   }
 

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/src/capture_check.h"
 #include "client/src/convert_kernel.h"
 #include "client/src/pinned_memory.h"
 #include "client/src/resident_samples.h"
@@ -62,15 +63,8 @@ class CudaResidentSamples final : public ResidentSamples {
     RETURN_IF_ERROR(scope.status());
     auto* const stream = static_cast<CUstream>(native);
     const CudaDriver& driver = device_->driver();
+    RETURN_IF_ERROR(CheckNotCapturing(*device_, stream, "write a batch"));
     const std::string what = "write a batch on a stream of GPU " + device_->uuid();
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    RETURN_IF_ERROR(CudaStatus(driver.cuStreamIsCapturing(stream, &capture), what));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-      return FailedPrecondition(
-          what +
-          ": the stream is being captured, and a graph would make the same batch again; take batches outside "
-          "of the capture, and copy them to the graph's inputs");
-    }
     const MutexLock lock(mutex_);
     const CUevent event = events_[next_].get().native;
     if (room_ == 0) RETURN_IF_ERROR(CudaStatus(driver.cuEventSynchronize(event), what));

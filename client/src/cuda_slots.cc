@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/src/batch_writer.h"
+#include "client/src/capture_check.h"
 #include "client/src/device_slots.h"
 #include "common/base/raise_to.h"
 #include "common/base/sync.h"
@@ -84,6 +85,7 @@ class CudaSlots final : public DeviceSlots {
   Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
+    RETURN_IF_ERROR(CheckNotCapturing(*device_, static_cast<CUstream>(stream), "write a batch"));
     Status queued = writer_.Queue(address() + batch.slot * offer_.layout.slot_stride, batch.samples, outputs,
                                   static_cast<CUstream>(stream));
     if (queued.ok()) queued = QueueRelease(batch, static_cast<CUstream>(stream));
@@ -96,6 +98,7 @@ class CudaSlots final : public DeviceSlots {
   Status Release(const BatchDescriptor& batch, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
+    RETURN_IF_ERROR(CheckNotCapturing(*device_, static_cast<CUstream>(stream), "release a batch"));
     return QueueRelease(batch, static_cast<CUstream>(stream));
   }
 

@@ -14,4 +14,12 @@ Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std:
   return UniqueCudaStream({&device, stream});
 }
 
+Result<bool> IsCapturing(const CudaDevice& device, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = device.driver().cuStreamIsCapturing(stream, &status);
+  if (asked != CUDA_SUCCESS)
+    return CudaStatus(asked, "ask whether a stream of GPU " + device.uuid() + " is being captured");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 }  // namespace pinfeed

@@ -18,7 +18,7 @@ from ._batch import Batch, batch_class
 from ._batch_maker import MAX_PLAIN_FIELDS, Maker, kind_of, sample_bytes
 from ._checks import UINT32_MAX, Checks
 from ._dlpack import RawTensor
-from ._errors import Code, InvalidArgumentError
+from ._errors import Code, Error, InvalidArgumentError
 from ._lease import LEASES, Lease
 from ._ragged import Ragged
 
@@ -35,6 +35,7 @@ class Memory(NamedTuple):
     stream: Callable[[], int]  # the current stream, as a CUstream
     lend: Callable[[RawTensor], Any]  # a tensor over memory owned by pinfeed
     copy: Callable[[Any], Any]  # of a tensor, in the order of the current stream
+    is_capturing: Callable[[], bool]  # whether work for the current stream becomes part of a graph
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:
@@ -88,6 +89,7 @@ def torch_memory(ordinal: int) -> Memory:
         stream=(lambda: int(raw_stream(ordinal))) if raw_stream is not None else stream,
         lend=lend,
         copy=torch.Tensor.clone,
+        is_capturing=getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing),
     )
 
 
@@ -139,7 +141,13 @@ def cupy_memory(ordinal: int) -> Memory:
         with cupy.cuda.Device(ordinal):
             return array.copy()
 
-    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack, copy=copy)
+    def is_capturing() -> bool:
+        with cupy.cuda.Device(ordinal):
+            return bool(cupy.cuda.get_current_stream().is_capturing())
+
+    return Memory(
+        dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack, copy=copy, is_capturing=is_capturing
+    )
 
 
 class _Output(NamedTuple):
@@ -348,6 +356,12 @@ class LentBatchMaker(DeviceBatchMaker):
             self._read_layout(handle, info[6])
         if info[5] > self.max_held:
             return super().take(out)
+        if self._memory.is_capturing():
+            raise Error(
+                Code.FAILED_PRECONDITION,
+                "zero_copy: the current stream is being captured, and each launch of the graph would read a slot that has another batch by then; "
+                "take batches outside of the capture, and copy them to the graph's inputs",
+            )
         lent = _Lent()
         # The callback gets the weak reference as a third argument (NULL), which C calling conventions allow.
         owned = ctypes.c_void_p()

@@ -21,6 +21,24 @@ def test_a_capture_in_another_thread_is_left_alone(daemon, data, host_bytes, opt
     assert seen == host_bytes(daemon, 6, options) and last["backend"] == "vmm-fd" and not errors
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backend": "vmm-fd"},
+        {"backend": "cuda-ipc"},
+        {"zero_copy": True},
+        {"decode": "gpu", "dataset": "photos", "transforms": [["CenterCrop", [13]]]},
+        {"resident": True},
+    ],
+)
+def test_a_capture_of_the_trainers_stream_gets_no_batch(daemon, data, options):
+    """Each launch of its graph would read memory that has another batch by then."""
+    options = {"batch_size": 4, **options, "dataset": str(data / options.get("dataset", "arrays"))}
+    with pytest.raises(AssertionError, match="the stream is being captured|the current stream is being captured"):
+        finish(trainer(daemon.address, 1, env={"PINFEED_STAND_IN_CAPTURING": "here"}, **options))
+    await_unused(daemon)
+
+
 @pytest.mark.parametrize("backend", ["host", *BACKENDS])
 @pytest.mark.parametrize(
     "options",

@@ -86,7 +86,15 @@ def stand_in_memory(ordinal):
         stream=lambda: 0,
         lend=lambda raw: LentArray(driver, raw),
         copy=None,  # nothing is small
+        is_capturing=lambda: is_capturing(driver),
     )
+
+
+def is_capturing(driver):
+    status = ctypes.c_int()
+    with own_calls(driver):
+        assert driver.cuStreamIsCapturing(None, ctypes.byref(status)) == 0
+    return status.value != 0
 
 
 def say(what):
