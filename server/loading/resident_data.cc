@@ -75,7 +75,7 @@ bool ResidentData::failed() const {
 
 Status ResidentData::WhyBad(uint32_t sample) const {
   if (const auto found = bad_.find(sample); found != bad_.end()) return found->second;
-  if (more_bad_.empty() || !more_bad_[sample]) return OkStatus();
+  if (sample >= more_bad_.size() || !more_bad_[sample]) return OkStatus();
   return DataLoss(parts_.dataset->Describe(sample) +
                   " could not be loaded; the reasons are known of the first " + std::to_string(bad_.size()) +
                   " bad samples only");

@@ -175,6 +175,8 @@ TEST_F(ResidentTest, OfManyBadSamplesTheFirstHaveReasons) {
   EXPECT_THAT(data->WhyBad(kMaxBadNotes), StatusIs(Code::kDataLoss, HasSubstr("it is bad")));
   EXPECT_THAT(data->WhyBad(kMaxBadNotes + 1),
               StatusIs(Code::kDataLoss, HasSubstr("number 1001 could not be loaded")));
+  // A client can write any number into its list.
+  for (const uint32_t beyond : {kMany, UINT32_MAX}) EXPECT_OK(data->WhyBad(beyond));
   for (const OnBadSample how : {OnBadSample::kFail, OnBadSample::kSkip, OnBadSample::kZero}) {
     FeedSpec spec;  // in order, so that the first is that of the dataset
     spec.batch_size = kRest;
