@@ -60,10 +60,12 @@ Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
 
 Status Batch::Write(void* const* outputs, void* stream) {
   RETURN_IF_ERROR(CheckSole("write a batch"));
+  std::vector<uint64_t> max_rows;
   {
     const MutexLock lock(rows_mutex_);
-    RETURN_IF_ERROR(session_->Write(descriptor_, {outputs, max_rows_}, stream));
+    max_rows = max_rows_;
   }
+  RETURN_IF_ERROR(session_->Write(descriptor_, {outputs, max_rows}, stream));
   owners_.store(0, std::memory_order_release);
   Finish();
   return OkStatus();

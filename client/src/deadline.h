@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -26,8 +28,9 @@ struct Deadline {
 
 // "1.25 s"
 inline std::string Seconds(std::chrono::nanoseconds time) {
-  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-  return std::to_string(millis / 1000.0).substr(0, 5) + " s";
+  std::array<char, 32> text{};
+  (void)std::snprintf(text.data(), text.size(), "%.2f s", std::chrono::duration<double>(time).count());
+  return text.data();
 }
 
 }  // namespace pinfeed

@@ -14,6 +14,8 @@ using std::chrono::steady_clock;
 
 // How long to sleep before checking that the daemon lives: a killed daemon changes no futex word.
 constexpr std::chrono::milliseconds kSlice{50};
+// A caller that comes back later did not wait meanwhile.
+constexpr std::chrono::seconds kPauseOfCalls{1};
 
 uint64_t Nanoseconds(SteadyTime time) {
   return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
@@ -58,7 +60,7 @@ void Feed::Adopt(std::shared_ptr<Session> session) {
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;
   final_error_ = OkStatus();
-  waiting_since_.reset();
+  waited_until_ = {};
 }
 
 std::shared_ptr<Session> Feed::SetSession(std::shared_ptr<Session> session) {
@@ -121,7 +123,7 @@ Result<Batch*> Feed::TakeReady() {
 }
 
 void Feed::Advance(const BatchDescriptor& batch) {
-  waiting_since_.reset();
+  waited_until_ = {};
   cursor_.epoch = batch.epoch;
   cursor_.position = batch.position;
   at_epoch_start_ = (batch.flags & kFlagLastOfEpoch) != 0;
@@ -139,7 +141,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     return OkStatus();
   }
   const SteadyTime began = steady_clock::now();
-  if (!waiting_since_) waiting_since_ = began;
+  if (began - waited_until_ > kPauseOfCalls) waiting_since_ = began;
   const uint64_t published_before = Nanoseconds(began);
   pages.BeginWait(published_before);
   Status result;
@@ -147,7 +149,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     const uint32_t seen = pages.WakeWord();
     // Before looking for a batch, so that batches published earlier are visible.
     const FeedState state = pages.state();
-    if (session_->HasNext()) break;
+    if (session_->HasNext() || (state != FeedState::kEvicted && session_->IsAheadOfGpu())) break;
     if (session_->decoded() != nullptr && pages.HasNext() &&
         state != FeedState::kEvicted) {  // it is being decoded
       if (deadline.Passed()) {
@@ -155,7 +157,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
         break;
       }
       session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
-      warnings_.DecoderIsSlow(steady_clock::now() - *waiting_since_, pages.held());
+      warnings_.DecoderIsSlow(steady_clock::now() - waiting_since_, pages.held());
       continue;
     }
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
@@ -188,11 +190,12 @@ Status Feed::WaitForChange(const Deadline& deadline) {
       break;
     }
     pages.Sleep(seen, deadline.AtMost(kSlice));
-    const nanoseconds waited = steady_clock::now() - *waiting_since_;
+    const nanoseconds waited = steady_clock::now() - waiting_since_;
     warnings_.MayHoldAll(waited, pages.held(), offer_.slot_count);
     if (!offer_.gathers_requests) warnings_.NoBatchComes(waited, opener_.address());
   }
-  pages.EndWait(Nanoseconds(steady_clock::now()) - published_before);
+  waited_until_ = steady_clock::now();
+  pages.EndWait(Nanoseconds(waited_until_) - published_before);
   return result;
 }
 

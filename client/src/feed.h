@@ -107,8 +107,9 @@ class Feed {
   bool at_epoch_start_ = false;  // true: the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;
   Status final_error_;
-  // The first wait since the last batch, or since the session began. A caller may wait in many calls.
-  std::optional<SteadyTime> waiting_since_;
+  // Since when the caller waits for the next batch, in however many calls, and the end of the last of them.
+  SteadyTime waiting_since_{};
+  SteadyTime waited_until_{};
 
   Reconnection reconnection_;
   uint32_t reconnects_ = 0;

@@ -53,7 +53,7 @@ void FeedWarnings::MayHoldAll(nanoseconds waited, uint32_t held, uint32_t slots)
 }
 
 void FeedWarnings::NoBatchComes(nanoseconds waited, const std::string& daemon_address) {
-  if (waited < kVeryLong || !IsDue(&next_of_waiting_, kVeryLongPause)) return;
+  if (waited < kVeryLong || !IsDue(&next_of_silence_, kVeryLongPause)) return;
   ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + " from the daemon at " + daemon_address +
                                 "; `pinfeed status` says what the feed waits for. If that gets no answer "
                                 "either, the daemon is stopped or hangs");

@@ -29,6 +29,7 @@ class FeedWarnings {
 
  private:
   SteadyTime next_of_waiting_{};
+  SteadyTime next_of_silence_{};
   SteadyTime next_of_zeroed_{};
   uint64_t zeroed_images_ = 0;
   bool said_empty_ = false;

@@ -25,6 +25,10 @@ TEST(FeedWarningsTest, AVeryLongWaitIsToldOnceInAWhile) {
   ASSERT_THAT(log.lines, SizeIs(1));
   EXPECT_THAT(log.lines[0], AllOf(HasSubstr("no batch for 31"), HasSubstr("/run/pinfeed.sock"),
                                   HasSubstr("pinfeed status"), HasSubstr("stopped or hangs")));
+  // Another reason is told at once.
+  warnings.MayHoldAll(seconds(33), 3, 3);
+  ASSERT_THAT(log.lines, SizeIs(2));
+  EXPECT_THAT(log.lines[1], HasSubstr("no batch for 33.00 s: all 3 slots are held"));
 }
 
 }  // namespace

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "common/cuda/device_memory.h"
 #include "tests/unit/memory/gpu/stand_in_peer.h"
@@ -15,6 +18,7 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DeviceSlotsTest : public ::testing::TestWithParam<Backend> {
@@ -173,6 +177,36 @@ TEST_P(DeviceSlotsTest, WriteThatFailsHalfwayLeavesNothingRunning) {
   EXPECT_THAT(slots->Write(batch, {outputs, {}}, nullptr), StatusIs(Code::kInternal, HasSubstr("launch")));
   EXPECT_TRUE(std::all_of(out, out + 64, [](uint8_t byte) { return byte == kWritten; }));
   EXPECT_EQ(page_->slots[0].generation.load(), 0U);
+  EXPECT_EQ(peer.Dismiss(), 0);
+}
+
+TEST_P(DeviceSlotsTest, RowsAreWrittenOnlyWhereTheTrainerHasRoomForThem) {
+  Peer peer(LendTask());
+  Receive(peer);
+  offer_.layout.batch_size = 2;
+  offer_.layout.tensors = {{{"text", DType::kUint8, {8}, 1}, 0, 8},
+                           {{"extents", DType::kInt64, {2}}, 512, sizeof(RowExtent)}};
+  offer_.outputs = {{offer_.layout.tensors[0].spec, 0, std::nullopt, false},
+                    {offer_.layout.tensors[1].spec, 1, std::nullopt, true}};
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlots> slots, Map());
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(0));
+  ASSERT_OK_AND_ASSIGN(const DeviceMemory memory, DeviceMemory::Allocate(device, 4096));
+  const CudaScope scope(*device);
+  std::memcpy(slots->address(), "abcdefgh", 8);
+  const RowExtent extents[] = {{5, 3}, {0, 5}};
+  std::memcpy(slots->address() + 512, extents, sizeof extents);
+  auto* const out = reinterpret_cast<char*>(memory.address());  // NOLINT(performance-no-int-to-ptr)
+  void* const outputs[] = {out, out + 1024};
+  const uint64_t max_rows[] = {4, UINT64_MAX};
+  BatchDescriptor batch{};
+  batch.generation = 7;
+  batch.samples = 2;
+  ASSERT_OK(slots->Write(batch, {outputs, max_rows}, nullptr));
+  ASSERT_EQ(device->driver().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(out, 8), std::string("fgh\0\0\0\0\0", 8));
+  const auto* const written = reinterpret_cast<const int64_t*>(out + 1024);
+  EXPECT_THAT(std::vector(written, written + 4), ElementsAre(0, 3, 3, 0));
+  EXPECT_EQ(page_->slots[0].generation.load(), 7U);
   EXPECT_EQ(peer.Dismiss(), 0);
 }
 
