@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "common/base/sync.h"
@@ -15,6 +16,11 @@ namespace pinfeed {
 namespace {
 
 constexpr uint64_t kBytesPerThread = 16;
+// By ConvertKernel::Kernel.
+constexpr const char* kNames[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel,
+                                  kDecodeKernel,   kCheckKernel,    kPoisonKernel,   kSamplesKernel1,
+                                  kSamplesKernel2, kSamplesKernel4};
+static_assert(kGatherThreads == kConvertThreads && kDecodeThreads == kConvertThreads, "see Start");
 
 constexpr uint64_t GroupsOf(uint64_t samples, uint32_t height, uint32_t width) {
   return samples * height * ((width + kGroupPixels - 1) / kGroupPixels);
@@ -45,11 +51,9 @@ Status ConvertKernel::Load() {
   RETURN_IF_ERROR(scope.status());
   CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
-  const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel,
-                               kDecodeKernel,   kCheckKernel,    kPoisonKernel,   kSamplesKernel1,
-                               kSamplesKernel2, kSamplesKernel4};
-  for (size_t i = 0; i < std::size(names); ++i)
-    RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
+  static_assert(std::size(kNames) == std::size(decltype(functions_){}));
+  for (size_t i = 0; i < std::size(kNames); ++i)
+    RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, kNames[i]), what));
   int processors = 0;
   RETURN_IF_ERROR(CudaStatus(
       driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_->handle()),
@@ -64,19 +68,14 @@ Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUs
     threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
   if (threads == 0) return OkStatus();
   const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
-  void* parameters[] = {const_cast<ConvertImage*>(&work)};  // the driver copies it
-  const CUfunction function = functions_[element_bytes == 1 ? 0 : element_bytes == 2 ? 1 : 2];
-  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
-                                                     kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
-                    "launch pinfeed's kernel on GPU " + device_->uuid());
+  return Start(element_bytes == 1   ? kConvert1
+               : element_bytes == 2 ? kConvert2
+                                    : kConvert4,
+               blocks, 1, &work, stream);
 }
 
 Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
-  if (work.samples == 0) return OkStatus();
-  void* parameters[] = {const_cast<GatherRows*>(&work)};  // the driver copies it
-  return CudaStatus(device_->driver().cuLaunchKernel(functions_[3], work.samples, 1, 1, kGatherThreads, 1, 1,
-                                                     0, stream, parameters, nullptr),
-                    "launch pinfeed's kernel for packed rows on GPU " + device_->uuid());
+  return Start(kGather, work.samples, 1, &work, stream);
 }
 
 Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const {
@@ -86,31 +85,31 @@ Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CU
         std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
   if (threads == 0) return OkStatus();
   const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
-  void* parameters[] = {const_cast<GatherSamples*>(&work)};  // the driver copies it
-  const CUfunction function = functions_[element_bytes == 1 ? 7 : element_bytes == 2 ? 8 : 9];
-  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
-                                                     kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
-                    "launch pinfeed's kernel for resident samples on GPU " + device_->uuid());
+  return Start(element_bytes == 1   ? kSamples1
+               : element_bytes == 2 ? kSamples2
+                                    : kSamples4,
+               blocks, 1, &work, stream);
 }
 
 Status ConvertKernel::Poison(const DecodeImages& work, CUstream stream) const {
-  return LaunchOn(functions_[6], work.count, 1, work, stream);
+  return Start(kPoison, work.count, 1, &work, stream);
 }
 
 Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {
-  if (work.poison != 0) RETURN_IF_ERROR(LaunchOn(functions_[5], work.count, 1, work, stream));
+  if (work.poison != 0) RETURN_IF_ERROR(Start(kCheck, work.count, 1, &work, stream));
   const uint32_t tiles = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth *
                          ((work.height + kDecodeTileHeight - 1) / kDecodeTileHeight);
-  return LaunchOn(functions_[4], tiles, work.count, work, stream);
+  return Start(kDecode, tiles, work.count, &work, stream);
 }
 
-Status ConvertKernel::LaunchOn(CUfunction function, unsigned across, unsigned down, const DecodeImages& work,
-                               CUstream stream) const {
-  if (work.count == 0) return OkStatus();
-  void* parameters[] = {const_cast<DecodeImages*>(&work)};  // the driver copies it
-  return CudaStatus(device_->driver().cuLaunchKernel(function, across, down, 1, kDecodeThreads, 1, 1, 0,
-                                                     stream, parameters, nullptr),
-                    "launch pinfeed's kernels for decoded images on GPU " + device_->uuid());
+Status ConvertKernel::Start(Kernel kernel, uint64_t across, unsigned down, const void* work,
+                            CUstream stream) const {
+  if (across == 0 || down == 0) return OkStatus();
+  void* parameters[] = {const_cast<void*>(work)};  // the driver copies it
+  return CudaStatus(
+      device_->driver().cuLaunchKernel(functions_[kernel], static_cast<unsigned>(across), down, 1,
+                                       kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
+      std::string("launch pinfeed's kernel ") + kNames[kernel] + " on GPU " + device_->uuid());
 }
 
 }  // namespace pinfeed

@@ -33,16 +33,26 @@ class ConvertKernel {
 
  private:
   explicit ConvertKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
+  // The number is that of the element's bytes.
+  enum Kernel {
+    kConvert1,
+    kConvert2,
+    kConvert4,
+    kGather,
+    kDecode,
+    kCheck,
+    kPoison,
+    kSamples1,
+    kSamples2,
+    kSamples4
+  };
   Status Load();
-  // A grid of `across` x `down` blocks.
-  Status LaunchOn(CUfunction function, unsigned across, unsigned down, const DecodeImages& work,
-                  CUstream stream) const;
+  // `work`: the kernel's parameter. A grid of `across` x `down` blocks.
+  Status Start(Kernel kernel, uint64_t across, unsigned down, const void* work, CUstream stream) const;
 
   const std::shared_ptr<const CudaDevice> device_;
-  // ConvertImage for elements of 1, 2 and 4 bytes, GatherRows, and those of
-  // decode_images.h: DecodeImages, CheckPixels, PoisonPixels; then GatherSamples like ConvertImage
-  CUfunction functions_[10] = {};
-  uint64_t max_blocks_ = 0;  // of one launch: as many as the GPU runs at once
+  CUfunction functions_[kSamples4 + 1] = {};  // by Kernel
+  uint64_t max_blocks_ = 0;                   // of one launch: as many as the GPU runs at once
 };
 
 }  // namespace pinfeed

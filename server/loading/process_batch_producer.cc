@@ -53,14 +53,7 @@ class ProcessBatchProducer::PrepareTask final : public FillTask {
   void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override {
     status_ = producer_.Prepare(*request_);
   }
-  void Done() override {
-    if (!status_.ok()) {
-      producer_.group_->Withdraw(*request_);
-      request_->Complete(std::move(status_));
-    } else {
-      producer_.group_->Produce(request_);
-    }
-  }
+  void Done() override { producer_.OnPrepared(request_, std::move(status_)); }
 
  private:
   ProcessBatchProducer& producer_;
@@ -163,13 +156,14 @@ void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
            "on the host a piece is a whole batch");
   if (!prepared_[request->slot()].load(std::memory_order_acquire) || request->end() > kFewSamples)
     return workers_.Submit(std::make_shared<PrepareTask>(*this, std::move(request)));
-  const Status prepared = Prepare(*request);
-  if (!prepared.ok()) {
-    group_->Withdraw(*request);
-    request->Complete(prepared);
-  } else {
-    group_->Produce(std::move(request));
-  }
+  Status prepared = Prepare(*request);
+  OnPrepared(std::move(request), std::move(prepared));
+}
+
+void ProcessBatchProducer::OnPrepared(std::shared_ptr<PieceRequest> request, Status prepared) {
+  if (prepared.ok()) return group_->Produce(std::move(request));
+  group_->Withdraw(*request);
+  request->Complete(std::move(prepared));
 }
 
 ProducerTimes ProcessBatchProducer::times() const {

@@ -56,6 +56,7 @@ class ProcessBatchProducer final : public BatchProducer {
   class DecodeTask;
   static Piece PieceOf(const PieceRequest& request);
   Status Prepare(const PieceRequest& request);
+  void OnPrepared(std::shared_ptr<PieceRequest> request, Status prepared);
   void OnFilled(std::shared_ptr<PieceRequest> request);
   // What its process filled is in its slot, or will be. Its images are left.
   void DecodeImages(std::shared_ptr<PieceRequest> request);

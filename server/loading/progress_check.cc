@@ -32,15 +32,15 @@ std::string Describe(const std::vector<HungThread>& hung) {
   };
   const auto more_workers = count(PoolKind::kWorkers) - (reads ? 0 : 1);
   const auto more_readers = count(PoolKind::kReaders) - (reads ? 1 : 0);
-  if (more_workers > 0) text += ", and more workers likewise: " + std::to_string(more_workers);
-  if (more_readers > 0) text += ", and more readers likewise: " + std::to_string(more_readers);
+  if (more_workers > 0) text += "; more workers that hang: " + std::to_string(more_workers);
+  if (more_readers > 0) text += "; more readers that hang: " + std::to_string(more_readers);
   return text;
 }
 
 const char* AdviceOn(WaitsFor what) {
   switch (what) {
     case WaitsFor::kDaemon:
-      return "until it goes on, what is to be given back behind it stays";
+      return "what waits behind it is not given back until it continues";
     case WaitsFor::kStorage:
       return "does its storage answer?";
     case WaitsFor::kProcess:
@@ -93,12 +93,12 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
       spdlog::info("what hung moves again");
       return;
     case State::kPartlyHung:
-      spdlog::error("{}; the rest gets on, so the daemon goes on", hung);
+      spdlog::error("{}; the others work, so the daemon continues", hung);
       return;
     case State::kStuck:
       spdlog::error("{}: {}", hung,
                     parts_.watched ? "the service manager's watchdog is not fed until this changes"
-                                   : "no feed gets on until this changes");
+                                   : "no feed makes progress until this changes");
       return;
   }
 }

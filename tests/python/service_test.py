@@ -173,8 +173,8 @@ def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
     trainer = reader(rows, service)
     assert trainer.readline()
     with stopped_thread(service.thread("worker0"), in_read=True):
-        await_log(service, "no feed gets on until this changes")
-        told = [line for line in service.log().splitlines() if "piece of work" in line and "no feed gets on" in line]
+        await_log(service, "no feed makes progress until this changes")
+        told = [line for line in service.log().splitlines() if "piece of work" in line and "no feed makes progress" in line]
         assert len(told) == 1, told
         assert re.search(rf"\(stuck_timeout\): sample \d+ of feed \d+, {rows}\[\d+\], and nothing else was done for \d+ s: ", told[0])
         status = pinfeed.status(service.address)
@@ -199,7 +199,7 @@ def test_a_read_that_does_not_return_stops_nothing_while_others_get_on(tmp_path,
     assert all(hung.readline() for _ in range(500))
     with stopped_thread(service.thread(service.busy_worker()), in_read=True):
         other = reader(rows, service)
-        await_log(service, "the rest gets on, so the daemon goes on")
+        await_log(service, "the others work, so the daemon continues")
         for _ in range(5):
             assert not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
         other.kill()

@@ -91,7 +91,7 @@ TEST(ProgressCheckTest, WhatHangsIsNamed) {
   EXPECT_EQ(hung[1].sample, 12U);
   EXPECT_EQ(hung[1].sample_name, "7-12.jpg");
   EXPECT_THAT(Await(check, true),
-              HasSubstr("(stuck_timeout): sample 12 of feed 7, 7-12.jpg, and more workers likewise: 1"));
+              HasSubstr("(stuck_timeout): sample 12 of feed 7, 7-12.jpg; more workers that hang: 1"));
   gate.count_down();
   while (pool.progress() < 2) std::this_thread::yield();  // one that went on ends no stay of the other
   EXPECT_EQ(check.Stuck(), "");
@@ -145,9 +145,8 @@ TEST(ProgressCheckTest, AHungReaderIsNamedAndAloneNotStuck) {
     while (workers.progress() < round) std::this_thread::yield();
     ASSERT_EQ(check.Stuck(), "");
   }
-  EXPECT_THAT(Await(check, true),
-              ContainsRegex("a reader has been at one piece of work for [0-9]+ s.*and more "
-                            "readers likewise: 1, and nothing else was done"));
+  EXPECT_THAT(Await(check, true), ContainsRegex("a reader has been at one piece of work for [0-9]+ s.*; more "
+                                                "readers that hang: 1, and nothing else was done"));
   gate.count_down();
   while (readers.progress() < 2) std::this_thread::yield();
   EXPECT_EQ(check.Stuck(), "");
