@@ -61,7 +61,8 @@ def compare(one, other, batches, difference):
         assert a.sample_path.decode() == b.sample_path.decode()
         difference.add(a.image, b.image)
         if number + 1 == batches:
-            break
+            return
+    raise AssertionError(f"a feed ended before {batches} batches")
 
 
 def pixels_and_everything_else():

@@ -149,8 +149,8 @@ def main():
     check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
     check("the same with workers that are spawned", after_cuda_was_initialised("spawn") == [True] * 3)
     check("GPUs that are not there are refused", gpus_that_are_not_there())
-    check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
-    check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
+    check("batches on the GPU, in order", [same(batch, number) for number, batch in enumerate(loader(40))] == [True] * 40)
+    check("without workers too", [same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))] == [True] * 4)
     check("the slots are page-locked", page_locked())
     check("images that the daemon decodes", images_are_those_of_the_host())
 
@@ -164,6 +164,7 @@ def main():
         kept.append(next(iterator))
         if len(kept) > 8:
             right &= same(kept.pop(0), number - 8)
+    right &= all(same(batch, 60 - len(kept) + n) for n, batch in enumerate(kept))
     check("a delayed stream of copies", right and next(iterator, None) is None)
     kept.clear()
 
@@ -175,10 +176,10 @@ def main():
             sums.append(batch["image"].sum())
             del batch
     late.synchronize()
-    check("tensors that are dropped before a late stream has used them", all(int(s) == int(expected(n).sum()) for n, s in enumerate(sums)))
+    check("tensors that are dropped before a late stream has used them", [int(s) == int(expected(n).sum()) for n, s in enumerate(sums)] == [True] * 40)
 
     # Page-locked batches in the host's memory: copies that are still waiting read what the loader gave, not what comes after it.
-    moved, late = [], torch.cuda.Stream()
+    moved, late, right = [], torch.cuda.Stream(), True
     with torch.cuda.stream(late):
         for number, batch in enumerate(pinfeed.DataLoader(Squares(60 * BATCH), BATCH, num_workers=3, pin_memory=True)):
             right &= batch["image"].is_pinned() and batch["half"].is_pinned()
@@ -187,7 +188,7 @@ def main():
             moved.append(batch["image"].to(DEVICE, non_blocking=True))
             del batch
     late.synchronize()
-    check("page-locked batches that are dropped before they are copied", right and all(torch.equal(m, expected(n)) for n, m in enumerate(moved)))
+    check("page-locked batches that are dropped before they are copied", right and [torch.equal(m, expected(n)) for n, m in enumerate(moved)] == [True] * 60)
 
     del sums, moved
     for _ in range(3):

@@ -183,7 +183,7 @@ def bytes_are_equal(daemon, inputs):
     compared = 0
     for dataset, options in specs:
         with open_feed(daemon.address, inputs / dataset, True, **options) as resident, open_feed(daemon.address, inputs / dataset, False, **options) as ordinary:
-            for one, other in zip(epochs(resident, 2), epochs(ordinary, 2)):
+            for one, other in zip(epochs(resident, 2), epochs(ordinary, 2), strict=True):
                 same(one, other)
                 compared += 1
             del one, other
