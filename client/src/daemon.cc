@@ -116,7 +116,9 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
   // Replaces gRPC's message for a deadline that passed in this process. The daemon's own message says what
   // was late.
   if (code == Code::kDeadlineExceeded && status.error_message() == "Deadline Exceeded")
-    return {code, "the daemon at " + address + " did not answer in time"};
+    return {code, "the daemon at " + address +
+                      " did not answer in time: it is stopped, hangs, or is very busy; its log "
+                      "and its state in `ps` tell which"};
   return {code, status.error_message()};
 }
 

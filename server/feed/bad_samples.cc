@@ -30,15 +30,17 @@ void BadSamples::Add(const FillResult& result) {
   if (newest_.size() > kMaxKept) newest_.erase(newest_.begin(), newest_.end() - kMaxKept);
 }
 
-Status BadSamples::CheckBatch(const FillResult& result) {
-  if (!result.all_bad) {
-    bad_batches_ = 0;
-    return OkStatus();
-  }
+Status BadSamples::CheckBatch(const BatchPlan& plan, const FillResult& result) {
+  // Those at the end of an epoch that had a good sample do not count for the next one.
+  const bool counts_whole_epochs = bad_batches_ % batches_per_epoch_ == 0;
+  if (!result.all_bad || (plan.batch_index == 0 && !counts_whole_epochs)) bad_batches_ = 0;
+  if (!result.all_bad) return OkStatus();
   if (bad_batches_++ == 0) first_reason_ = result.bad.front().reason;
-  if (bad_batches_ < batches_per_epoch_) return OkStatus();
+  if (bad_batches_ / ranks_ < batches_per_epoch_) return OkStatus();
   const char* const choice = choice_ == OnBadSample::kSkip ? "skip" : "zero";
-  return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
+  const std::string epochs =
+      ranks_ == 1 ? "a whole epoch" : std::to_string(ranks_) + " whole epochs of this rank";
+  return DataLoss(std::string("on_bad_sample ") + choice + ": " + epochs + " (" +
                   std::to_string(bad_batches_) +
                   " batches) had no good sample; the first bad one: " + first_reason_);
 }

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/spec/feed_spec.h"
 #include "server/loading/batch_fill.h"
+#include "server/order/sampler.h"
 
 namespace pinfeed {
 
@@ -30,13 +31,14 @@ class BadSampleLog {
 // Errors: kDataLoss, see CheckBatch.
 class BadSamples {
  public:
-  // `batches_per_epoch` consecutive batches without a good sample are an error.
-  BadSamples(OnBadSample choice, uint64_t batches_per_epoch)
-      : choice_(choice), batches_per_epoch_(batches_per_epoch) {}
+  // `batches_per_epoch`: of this rank. `ranks`: the other ranks of a short epoch may well have good samples.
+  BadSamples(OnBadSample choice, uint64_t batches_per_epoch, uint32_t ranks)
+      : choice_(choice), batches_per_epoch_(batches_per_epoch), ranks_(ranks) {}
 
   void Add(const FillResult& result);
-  // kDataLoss for the batch that completes a whole epoch without a good sample.
-  Status CheckBatch(const FillResult& result);
+  // kDataLoss for the batch that completes a whole epoch without a good sample; of several ranks, as many
+  // epochs in a row. Call for each batch, in order.
+  Status CheckBatch(const BatchPlan& plan, const FillResult& result);
 
   uint64_t count() const { return count_; }
   const std::vector<BadSampleNote>& newest() const { return newest_; }
@@ -44,9 +46,10 @@ class BadSamples {
  private:
   const OnBadSample choice_;
   const uint64_t batches_per_epoch_;
+  const uint32_t ranks_;
   uint64_t count_ = 0;
   std::vector<BadSampleNote> newest_;
-  uint64_t bad_batches_ = 0;  // consecutive batches without a good sample
+  uint64_t bad_batches_ = 0;  // without a good sample, one after the other
   std::string first_reason_;  // the first reason in those batches
 };
 

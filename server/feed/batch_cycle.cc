@@ -39,7 +39,7 @@ BatchCycle::BatchCycle(const FeedParts& parts, BatchFill::Context& filling, Batc
       slots_(parts.arena->slot_count()),
       membership_(Membership::Create(parts.spec, slots_.count(), trace_)),
       planner_(parts.sampler, parts.spec.epochs),
-      bad_samples_(parts.spec.on_bad_sample, parts.sampler.batches_per_epoch()),
+      bad_samples_(parts.spec.on_bad_sample, parts.sampler.batches_per_epoch(), parts.spec.world_size),
       stalls_(slots_.count()) {}
 
 BatchCycle::~BatchCycle() {
@@ -150,7 +150,7 @@ void BatchCycle::PublishReady() {
       stopping_ = true;
       continue;
     }
-    if (batch.result.status.ok()) batch.result.status = bad_samples_.CheckBatch(batch.result);
+    if (batch.result.status.ok()) batch.result.status = bad_samples_.CheckBatch(batch.plan, batch.result);
     if (!batch.result.status.ok()) {
       error_ = batch.result.status;
       Enter(Phase::kFailed);

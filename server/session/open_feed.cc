@@ -63,10 +63,11 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
   if (!cursor) return std::optional<Sampler::Start>();
   const std::string& fingerprint = feed.dataset().fingerprint;
   if (!cursor->fingerprint.empty() && cursor->fingerprint != fingerprint) {
-    return FailedPrecondition(
-        "cursor.fingerprint: the files of " + QuotePath(feed.dataset().path) +
-        " are not those the cursor was made with (dataset " + cursor->fingerprint + " then, " + fingerprint +
-        " now), so its position means something else; bring them back, or begin without a cursor");
+    return FailedPrecondition("cursor.fingerprint: the files of " + QuotePath(feed.dataset().path) +
+                              ", or the options by which they are read (sequence_length, stride, image, "
+                              "label), are not those of the saved position (dataset " +
+                              cursor->fingerprint + " then, " + fingerprint +
+                              " now), so it means something else; bring them back, or begin without it");
   }
   ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
   return std::optional<Sampler::Start>(start);

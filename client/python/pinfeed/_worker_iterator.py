@@ -329,10 +329,11 @@ class WorkerIterator(LoaderIterator):
         return worker_deaths(deaths) if deaths else error
 
     def _late(self) -> DeadlineExceededError:
+        group = "" if self._share is None else " Or a member of the group is missing, or holds its batches."
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
-            "find out with py-spy what the workers wait for; `pinfeed status` names those that hang",
+            f"find out with py-spy what the workers wait for; `pinfeed status` names those that hang, and gets no answer if the daemon is stopped.{group}",
         )
 
     def _close_feed(self) -> None:

@@ -209,7 +209,7 @@ def worker_deaths(deaths: List[str]) -> RuntimeError:
     """Returns the error after too many deaths."""
     return RuntimeError(
         f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. If they were "
-        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 an error shows where it happens"
+        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 the trainer shows where it happens, but a signal ends it"
     )
 
 
