@@ -52,12 +52,8 @@ class ClientDaemonTest : public ::testing::Test {
  protected:
   ClientDaemonTest() {
     WriteTokens(dir_, kSamples * kSequence + 1);
-    pf_set_log([](pf_log_level, const char* message,
-                  void* self) { static_cast<ClientDaemonTest*>(self)->log_.emplace_back(message); },
-               this);
     Start();
   }
-  ~ClientDaemonTest() override { pf_set_log(nullptr, nullptr); }
 
   void Start() { daemon_ = DaemonProcess::Serve(dir_.path()); }
   void TearDown() override { EXPECT_EQ(daemon_->Stop(), 0) << daemon_->Log(); }
@@ -74,7 +70,6 @@ class ClientDaemonTest : public ::testing::Test {
   }
 
   TempDir dir_;
-  std::vector<std::string> log_;
   std::unique_ptr<DaemonProcess> daemon_;
 };
 

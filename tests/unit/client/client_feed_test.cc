@@ -13,7 +13,7 @@
 #include "pinfeed/pinfeed.hpp"
 #include "tests/support/testing.h"
 #include "tests/unit/client/client_fake_daemon.h"
-#include "tests/unit/client/log_capture.h"
+#include "tests/support/log_capture.h"
 
 namespace pinfeed {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "tests/support/testing.h"
-#include "tests/unit/client/log_capture.h"
+#include "tests/support/log_capture.h"
 
 namespace pinfeed {
 namespace {
