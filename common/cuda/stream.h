@@ -46,8 +46,8 @@ using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;
 // Precondition: the device's context is current.
 Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std::string& what);
 
-// Whether what is queued on the stream is not executed, but becomes part of a graph. Precondition: the device's
-// context is current.
+// Whether what is queued on the stream is not executed, but becomes part of a graph. Precondition: the
+// device's context is current.
 Result<bool> IsCapturing(const CudaDevice& device, CUstream stream);
 
 }  // namespace pinfeed

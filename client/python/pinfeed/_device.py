@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     stream: Callable[[], int]  # the current stream, as a CUstream
     lend: Callable[[RawTensor], Any]  # a tensor over memory owned by pinfeed
     copy: Callable[[Any], Any]  # of a tensor, in the order of the current stream
-    is_capturing: Callable[[], bool]  # whether work for the current stream becomes part of a graph
+    is_capturing: Callable[[], bool] = lambda: False  # whether work for the current stream becomes part of a graph
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "pinfeed/pinfeed.hpp"
+#include "tests/support/log_capture.h"
 #include "tests/support/testing.h"
 #include "tests/unit/client/client_fake_daemon.h"
-#include "tests/support/log_capture.h"
 
 namespace pinfeed {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <chrono>
 
-#include "tests/support/testing.h"
 #include "tests/support/log_capture.h"
+#include "tests/support/testing.h"
 
 namespace pinfeed {
 namespace {
