@@ -98,7 +98,8 @@ std::string NameOf(const Json& session) {
 
 // Only what the feed does not have yet.
 std::string DecodeRemedy(const Json& feed) {
-  if (IsBatcher(feed)) return "smaller images, more processors";
+  const std::string always = "smaller images, more processors";
+  if (IsBatcher(feed)) return always;
   std::string remedy;
   const uint64_t hits = UintField(feed, "cache_hits");
   const uint64_t lookups = hits + UintField(feed, "cache_misses");
@@ -107,7 +108,7 @@ std::string DecodeRemedy(const Json& feed) {
   else if (static_cast<double>(hits) < kNearlyAllCached * static_cast<double>(lookups))
     remedy += "more cache_bytes if the decoded images do not fit, ";
   if (TextField(feed, "memory") == "gpu" && TextField(feed, "decode") == "cpu") remedy += "decode=\"gpu\", ";
-  return remedy + "smaller images, more processors, one feed for all trainers of the host (broadcast)";
+  return remedy + always + ", one feed for all trainers of the host (broadcast)";
 }
 
 }  // namespace

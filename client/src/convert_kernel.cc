@@ -2,6 +2,7 @@
 #include "client/src/convert_kernel.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <map>
 #include <string>
@@ -66,12 +67,7 @@ Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUs
   uint64_t threads = GroupsOf(work.samples, work.height, work.width);
   for (uint32_t i = 0; i < work.copy_count; ++i)
     threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
-  if (threads == 0) return OkStatus();
-  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
-  return Start(element_bytes == 1   ? kConvert1
-               : element_bytes == 2 ? kConvert2
-                                    : kConvert4,
-               blocks, 1, &work, stream);
+  return StartThreads(kConvert1, element_bytes, threads, &work, stream);
 }
 
 Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
@@ -83,12 +79,7 @@ Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CU
   for (uint32_t i = 0; i < work.copy_count; ++i)
     threads =
         std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
-  if (threads == 0) return OkStatus();
-  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
-  return Start(element_bytes == 1   ? kSamples1
-               : element_bytes == 2 ? kSamples2
-                                    : kSamples4,
-               blocks, 1, &work, stream);
+  return StartThreads(kSamples1, element_bytes, threads, &work, stream);
 }
 
 Status ConvertKernel::Poison(const DecodeImages& work, CUstream stream) const {
@@ -102,14 +93,22 @@ Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {
   return Start(kDecode, tiles, work.count, &work, stream);
 }
 
+Status ConvertKernel::StartThreads(Kernel of_one_byte, size_t element_bytes, uint64_t threads,
+                                   const void* work, CUstream stream) const {
+  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
+  return Start(static_cast<Kernel>(of_one_byte + std::countr_zero(element_bytes)), blocks, 1, work, stream);
+}
+
 Status ConvertKernel::Start(Kernel kernel, uint64_t across, unsigned down, const void* work,
                             CUstream stream) const {
   if (across == 0 || down == 0) return OkStatus();
   void* parameters[] = {const_cast<void*>(work)};  // the driver copies it
-  return CudaStatus(
+  const CUresult launched =
       device_->driver().cuLaunchKernel(functions_[kernel], static_cast<unsigned>(across), down, 1,
-                                       kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
-      std::string("launch pinfeed's kernel ") + kNames[kernel] + " on GPU " + device_->uuid());
+                                       kConvertThreads, 1, 1, 0, stream, parameters, nullptr);
+  if (launched == CUDA_SUCCESS) return OkStatus();
+  return CudaStatus(launched,
+                    std::string("launch pinfeed's kernel ") + kNames[kernel] + " on GPU " + device_->uuid());
 }
 
 }  // namespace pinfeed

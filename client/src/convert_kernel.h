@@ -33,7 +33,7 @@ class ConvertKernel {
 
  private:
   explicit ConvertKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
-  // The number is that of the element's bytes.
+  // 1, 2 and 4 are the sizes of the outputs' elements, in bytes.
   enum Kernel {
     kConvert1,
     kConvert2,
@@ -47,6 +47,10 @@ class ConvertKernel {
     kSamples4
   };
   Status Load();
+  // The kernel of a size, of which `of_one_byte` is the first, by at least so many threads, if the GPU runs
+  // as many at once.
+  Status StartThreads(Kernel of_one_byte, size_t element_bytes, uint64_t threads, const void* work,
+                      CUstream stream) const;
   // `work`: the kernel's parameter. A grid of `across` x `down` blocks.
   Status Start(Kernel kernel, uint64_t across, unsigned down, const void* work, CUstream stream) const;
 

@@ -38,7 +38,7 @@ Status SessionSlots::CopyTo(const OutputMemory& outputs, const BatchDescriptor& 
     const OfferedOutput& output = offer_.outputs[i];
     if (output.is_extents) continue;
     if (output.spec.extents) {
-      RETURN_IF_ERROR(GatherRows(batch, output, i, outputs));
+      RETURN_IF_ERROR(GatherRows(batch, i, outputs));
       continue;
     }
     const TensorPlace& source = offer_.layout.tensors[output.tensor];
@@ -81,8 +81,9 @@ Status SessionSlots::RowOffsets(const BatchDescriptor& batch, const OfferedOutpu
   return OkStatus();
 }
 
-Status SessionSlots::GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, size_t number,
+Status SessionSlots::GatherRows(const BatchDescriptor& batch, size_t number,
                                 const OutputMemory& outputs) const {
+  const OfferedOutput& output = offer_.outputs[number];
   ASSIGN_OR_RETURN(const std::vector<RowExtent> from, Extents(batch, output));
   uint64_t rows = 0;
   for (const RowExtent& extent : from) rows += static_cast<uint64_t>(extent.count);

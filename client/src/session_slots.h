@@ -65,8 +65,7 @@ class SessionSlots {
   // The extents of a packed output's samples, as they lie in the slot, checked.
   Result<std::vector<RowExtent>> Extents(const BatchDescriptor& batch, const OfferedOutput& output) const;
   // On the host: writes the rows of output `number` in the order of the samples, and their new extents.
-  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, size_t number,
-                    const OutputMemory& outputs) const;
+  Status GatherRows(const BatchDescriptor& batch, size_t number, const OutputMemory& outputs) const;
 
   const FeedOffer& offer_;
   const int ordinal_;

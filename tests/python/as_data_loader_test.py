@@ -125,7 +125,7 @@ def test_plain_outputs(fake, framework, output, kind):
 
 def test_plain_outputs_of_slots_on_a_gpu(fake, monkeypatch):
     # The labels of a batch are small, so they are copied.
-    memory = _device.Memory(dtype=str, empty=None, address=lambda array: 1, stream=lambda: 0, lend=lambda raw: raw, copy=lambda raw: numpy.empty(raw.shape))
+    memory = _device.Memory(dtype=str, empty=None, address=lambda array: 1, stream=lambda: 0, lend=lambda raw: raw, copy=lambda raw: numpy.empty(raw.shape), is_capturing=lambda: False)
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
     feed = fake(settings={"DEVICE": 0}, device=0, framework="torch", zero_copy=True, output="dict")
     batch = next(iter(feed))

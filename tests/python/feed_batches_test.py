@@ -228,7 +228,7 @@ class Copied:
 @pytest.fixture
 def gpu(fake, monkeypatch):
     """As `fake`, on a GPU whose memory the framework takes as it comes. `label` is to become what `label_output` says."""
-    memory = _device.Memory(dtype=str, empty=Written, address=lambda tensor: tensor.address, stream=lambda: 0, lend=lambda raw: raw, copy=Copied)
+    memory = _device.Memory(dtype=str, empty=Written, address=lambda tensor: tensor.address, stream=lambda: 0, lend=lambda raw: raw, copy=Copied, is_capturing=lambda: False)
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
 
     def open_feed(label_output, zero_copy=True, **options):

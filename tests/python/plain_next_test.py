@@ -303,7 +303,7 @@ def test_batches_that_are_written(feed_of, monkeypatch, closes):
         hook[0]()
         return Written(shape, dtype)
 
-    memory = _device.Memory(dtype=str, empty=empty, address=lambda tensor: tensor.address, stream=lambda: 3, lend=None, copy=None)
+    memory = _device.Memory(dtype=str, empty=empty, address=lambda tensor: tensor.address, stream=lambda: 3, lend=None, copy=None, is_capturing=lambda: False)
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
     feed = feed_of({"DEVICE": 0}, device=0, framework="torch")
     released = feed_of.c.fake_released()

@@ -12,12 +12,12 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Any, Callable, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from . import _abi
 from ._errors import Code, Error
 from ._gpu_errors import torch_fault
-from ._torch import torch_or_none
+from ._torch import capture_query, torch_or_none
 
 IDLE, BUSY, CAPTURING = range(3)
 # So much is added before its copies begin, if they are such that the caller need not wait for.
@@ -39,8 +39,7 @@ class TorchStreams:
         self._side = torch.cuda.Stream(self.device)
         self.side = int(self._side.cuda_stream)
         self._raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        # Tells whether the current stream captures a graph.
-        self.is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
+        self.is_capturing = capture_query(torch)
 
     def current(self) -> int:
         """Returns the caller's stream, as a CUstream."""

@@ -21,6 +21,7 @@ from ._dlpack import RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 from ._lease import LEASES, Lease
 from ._ragged import Ragged
+from ._torch import capture_query
 
 
 _MAX_SHAPES = 256  # whose strides are remembered: rows of packed fields come in any number
@@ -35,7 +36,7 @@ class Memory(NamedTuple):
     stream: Callable[[], int]  # the current stream, as a CUstream
     lend: Callable[[RawTensor], Any]  # a tensor over memory owned by pinfeed
     copy: Callable[[Any], Any]  # of a tensor, in the order of the current stream
-    is_capturing: Callable[[], bool] = lambda: False  # whether work for the current stream becomes part of a graph
+    is_capturing: Callable[[], bool]  # whether work for the current stream becomes part of a graph
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:
@@ -89,7 +90,7 @@ def torch_memory(ordinal: int) -> Memory:
         stream=(lambda: int(raw_stream(ordinal))) if raw_stream is not None else stream,
         lend=lend,
         copy=torch.Tensor.clone,
-        is_capturing=getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing),
+        is_capturing=capture_query(torch),
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Callable
 
 
 @functools.lru_cache(maxsize=None)
@@ -16,3 +16,9 @@ def torch_or_none() -> Any:
     except ImportError:
         return None
     return torch
+
+
+def capture_query(torch: Any) -> Callable[[], bool]:
+    """Returns the function that tells whether work for the current stream becomes part of a graph."""
+    query: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
+    return query

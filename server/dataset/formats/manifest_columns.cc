@@ -8,6 +8,20 @@
 #include "server/dataset/file_kinds.h"
 
 namespace pinfeed {
+namespace {
+
+// Whether the cell has an integer beyond those that float64 all has.
+bool HasLargeInteger(const Cell& cell) {
+  const auto is_large = [](int64_t value) {
+    constexpr int64_t kLimit = int64_t{1} << 53;
+    return value > kLimit || value < -kLimit;
+  };
+  if (const auto* const integer = std::get_if<int64_t>(&cell)) return is_large(*integer);
+  const auto* const list = std::get_if<NumberList<int64_t>>(&cell);
+  return list != nullptr && std::ranges::any_of(list->values, is_large);
+}
+
+}  // namespace
 
 ColumnType::Kind ColumnType::KindOf(const Cell& cell) {
   static constexpr Kind kKinds[] = {Kind::kMixed, Kind::kBool,     Kind::kInteger, Kind::kReal,
@@ -23,21 +37,6 @@ std::optional<ColumnType::Kind> ColumnType::CommonKind(Kind a, Kind b) {
   if (both(Kind::kIntegers, Kind::kReals)) return Kind::kReals;
   return std::nullopt;
 }
-
-namespace {
-
-// Whether the cell has an integer beyond those that float64 all has.
-bool HasLargeInteger(const Cell& cell) {
-  const auto is_large = [](int64_t value) {
-    constexpr int64_t kLimit = int64_t{1} << 53;
-    return value > kLimit || value < -kLimit;
-  };
-  if (const auto* const integer = std::get_if<int64_t>(&cell)) return is_large(*integer);
-  const auto* const list = std::get_if<NumberList<int64_t>>(&cell);
-  return list != nullptr && std::ranges::any_of(list->values, is_large);
-}
-
-}  // namespace
 
 void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, uint64_t line) {
   if (written) {

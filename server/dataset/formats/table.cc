@@ -72,18 +72,16 @@ class JsonLines final : public TableReader {
   explicit JsonLines(const RandomAccessFile& file) : source_(file) {}
 
   Result<bool> Next(std::vector<Cell>& cells) override {
-    std::string text;
     do {  // skips empty lines
-      ASSIGN_OR_RETURN(const bool more, NextLine(text));
+      ASSIGN_OR_RETURN(const bool more, NextLine(text_));
       if (!more) return false;
-    } while (text.find_first_not_of(" \t\r") == std::string::npos);
-    const nlohmann::json row = nlohmann::json::parse(text, nullptr, false);
+    } while (text_.find_first_not_of(" \t\r") == std::string::npos);
+    const nlohmann::json row = nlohmann::json::parse(text_, nullptr, false);
     if (!row.is_object())
       return RowError(source_.file(), line_,
                       row.is_discarded()
                           ? "is not JSON in UTF-8 on one line (NaN and Infinity are not JSON either)"
                           : "is not a JSON object");
-    has_huge_integers_ = HasHugeIntegers(text);
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());
@@ -111,7 +109,8 @@ class JsonLines final : public TableReader {
       text += static_cast<char>(byte);
     }
   }
-  // Whether a row has integers beyond int64 and uint64. The parser makes them float64, like 1e20.
+  // Whether a row has integers beyond int64 and uint64. The parser makes them float64, as it does 1e20, so
+  // this looks at the text of rows with such numbers.
   static bool HasHugeIntegers(std::string_view row) {
     constexpr size_t kUint64Digits = 20;
     for (size_t at = 0; at < row.size();) {
@@ -128,9 +127,7 @@ class JsonLines final : public TableReader {
     }
     return false;
   }
-  bool IsHugeInteger(double value) const {
-    return has_huge_integers_ && std::abs(value) >= 0x1p63 && std::trunc(value) == value;
-  }
+  bool IsHugeInteger(double value) const { return std::abs(value) >= 0x1p63 && HasHugeIntegers(text_); }
   static bool FitsInteger(const nlohmann::json& value) {
     return value.is_number_integer() &&
            (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
@@ -173,7 +170,7 @@ class JsonLines final : public TableReader {
 
   ByteSource source_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
-  bool has_huge_integers_ = false;  // of the row that is read
+  std::string text_;  // of the row that is read
 };
 
 class SeparatedValues final : public TableReader {
