@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import grid
+import pinfeed
 import several_gpus
 import torch
 from resident import Daemon
@@ -29,6 +30,17 @@ def daemon(stack, program, inputs):
     running = Daemon(program, folder, inputs, "--gpu-bytes", "6GiB", "--pinned-bytes", "3GiB")
     stack.callback(running.stop)
     return running
+
+
+def waited(daemon):
+    """Seconds that its feeds waited, by cause, that it computed, and how often the scheduler stopped one of its threads, all since it started."""
+    stopped = 0
+    for entry in pathlib.Path(f"/proc/{daemon.process.pid}/task").glob("*/status"):
+        stopped += int(entry.read_text().rsplit("nonvoluntary_ctxt_switches:", 1)[1])
+    status = pinfeed.status(daemon.address)
+    gpus = {key: sum(float(gpu[key]) for gpu in status["gpus"]) / (1e9 if "bytes" in key else 1) for key in ("copied_bytes", "copy_seconds", "queue_seconds")}
+    gpus["chunks"] = int(status["worker_chunks"])
+    return {**status["stall_seconds"], **gpus, "cpu": daemon.cpu_seconds(), "preempted": stopped}
 
 
 def measured(address, inputs, what, turn, seconds):
@@ -65,7 +77,10 @@ def main():
                 break
             for what in rows:
                 for name, running in daemons.items():
+                    before = waited(running)
                     seen[name, what].append(measured(running.address, arguments.inputs, what, turn, arguments.seconds))
+                    after = waited(running)
+                    print(f"  {what}, {name}: {seen[name, what][-1]:.1f} GB/s,", ", ".join(f"{key} {after[key] - before[key]:.2f}" for key in after), flush=True)
                 print(f"turn {turn + 1} of {arguments.turns}, {what}: {', '.join(f'{name} {seen[name, what][-1]:.1f}' for name in daemons)}", flush=True)
             longest = max(longest, time.monotonic() - start)
     first = next(iter(programs))
