@@ -18,7 +18,7 @@ namespace {
 // microseconds. Of packed samples the layout has the size of the largest only: there the time counts that the
 // latest ones took.
 constexpr uint64_t kChunkBytes = 512 * 1024;
-// Of more threads, each waits longer at the lock (decision 0014).
+// With more threads, each waits longer at the lock, and for the memory (decision 0014).
 constexpr uint32_t kManyWorkers = 32;
 constexpr uint64_t kChunkBytesOfMany = 1024 * 1024;
 constexpr uint64_t kChunkNs = 50'000;
@@ -30,6 +30,10 @@ constexpr uint32_t kSectionSamples = 32;
 constexpr uint32_t kSectionsUnderWay = 2;
 
 }  // namespace
+
+uint32_t WorkersBesideCopies(uint32_t workers) {
+  return workers <= kManyWorkers ? workers : std::max(kManyWorkers, workers / 4 * 3);
+}
 
 // Purpose: one piece that is loaded from its dataset, on either pool. Owns: the request, which keeps the feed
 // alive and so the producer.

@@ -19,6 +19,10 @@ namespace pinfeed {
 class CacheFill;
 class ReadAhead;
 
+// The workers of `workers` that may load at once for a feed whose samples are only read, to be copied to a
+// GPU. With more of many, the copies are slower, since both want the host's memory (decision 0014).
+uint32_t WorkersBesideCopies(uint32_t workers);
+
 // Purpose: loads the samples of a piece on the pools. Of a local dataset, one worker reads and decodes each
 // sample; where reads are slow, ReadAhead has the storage read ahead of it, and CacheFill uses idle workers.
 // Of a remote one, readers read: straight into the slot where nothing is to be decoded or transformed, else

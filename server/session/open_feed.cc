@@ -212,9 +212,14 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, pixel_ops_at, {parts_.cache, owner}));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
+  uint32_t at_most = UINT32_MAX;
+  if (DecodesOnGpu(spec)) {
+    at_most = beside_decoders;
+  } else if (backend != Backend::kHost && loader->only_reads()) {
+    at_most = WorkersBesideCopies(parts_.workers.threads());
+  }
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec, layout,
                                                         parts_.workers, parts_.readers);
-  const uint32_t at_most = DecodesOnGpu(spec) ? beside_decoders : UINT32_MAX;
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer, std::move(decode.note), at_most, std::move(resident_note)},
                   arguments, backend);

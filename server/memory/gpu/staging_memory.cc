@@ -24,6 +24,9 @@ bool IsSmall(const TensorPlace& tensor, uint32_t batch_size) {
 // is idle at times, regardless of the cache.
 constexpr uint64_t kMaxPieces = 16;
 constexpr uint64_t kMinPieces = 6;
+// A virtual machine reports the whole cache of a processor, although it may have few of its CPUs, and other
+// machines use the cache through the rest. Few servers have more per CPU.
+constexpr uint64_t kMaxCacheBytesPerCpu = uint64_t{6} << 20;
 // Used when the system does not report its cache size.
 constexpr uint64_t kDefaultCacheBytes = uint64_t{32} << 20;
 
@@ -33,9 +36,13 @@ uint64_t RoundUp(uint64_t value, uint64_t to) {
 
 }  // namespace
 
+uint64_t CacheShare::BytesOf(uint64_t cache_bytes, uint64_t cpus) {
+  return cache_bytes == 0 ? kDefaultCacheBytes : std::min(cache_bytes, cpus * kMaxCacheBytesPerCpu) / 3 * 2;
+}
+
 uint64_t CacheShare::CacheBytes() {
-  const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<uint64_t>(bytes) / 3 * 2 : kDefaultCacheBytes;
+  const auto value = [](int name) { return static_cast<uint64_t>(std::max(0L, ::sysconf(name))); };
+  return BytesOf(value(_SC_LEVEL3_CACHE_SIZE), std::max<uint64_t>(1, value(_SC_NPROCESSORS_ONLN)));
 }
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& region, CacheShare& cache,

@@ -24,7 +24,10 @@ namespace pinfeed {
 class CacheShare {
  public:
   explicit CacheShare(uint64_t bytes) : bytes_(bytes) {}
-  // Two thirds of one processor's last-level cache: what workers read goes through it as well.
+  // Two thirds of the last-level cache of `cache_bytes` that this host's `cpus` share, perhaps with other
+  // machines: what workers read goes through it as well. 0 bytes: the system does not say.
+  static uint64_t BytesOf(uint64_t cache_bytes, uint64_t cpus);
+  // Those of this host's processor.
   static uint64_t CacheBytes();
 
   void Enter() { arenas_.fetch_add(1, std::memory_order_relaxed); }

@@ -148,6 +148,20 @@ def test_a_gpu_has_slots_for_the_steps_that_a_trainer_puts_ahead(daemon, data, w
     process.communicate()
 
 
+@pytest.mark.parametrize("where, limit", [({}, 48), ({"host": True}, 64), ({"transforms": [["Resize", [[9, 8]]]], "masks": ["mask"]}, 64)])
+def test_of_many_workers_some_leave_the_memory_to_the_copies(tmp_path, data, where, limit):
+    """Where they only read what is copied to a GPU."""
+    many = start(tmp_path / "many", data, "--workers", "64")
+    process = trainer(many.address, 3, wait_at=2, **{"dataset": str(data / "large"), "batch_size": 20, **where})
+    try:
+        for _ in range(2):
+            process.stdout.readline()
+        assert [feed["max_workers"] for feed in pinfeed.status(many.address)["feeds"]] == [limit]
+    finally:
+        finish(process)
+        many.stop()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_killed_trainers_leave_nothing(daemon, data, backend):
     options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "backend": backend}

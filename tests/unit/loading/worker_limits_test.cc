@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/loading/native_batch_producer.h"
 #include "server/loading/worker_pool.h"
 #include "tests/support/testing.h"
 #include "tests/unit/loading/counting_task.h"
@@ -71,6 +72,12 @@ TEST(WorkerLimitsTest, SmallBatchesHaveFewWorkers) {
   EXPECT_EQ(share.workers.batch_ns, (7 * 20'000U + 8'000'000U) / 8) << "its storage has become slow";
   EXPECT_EQ(share.MaxWorkers(), 6U);
   EXPECT_EQ(FeedShare(0, 1, 2).MaxWorkers(), 2U);
+}
+
+TEST(WorkerLimitsTest, ManyWorkersLeaveMemoryToCopies) {
+  for (const auto& [workers, limit] :
+       {std::pair(1U, 1U), {16U, 16U}, {32U, 32U}, {33U, 32U}, {48U, 36U}, {64U, 48U}, {1024U, 768U}})
+    EXPECT_EQ(WorkersBesideCopies(workers), limit) << workers;
 }
 
 // Whatever the order of the ends: each task is run, although its arrival wakes nobody.

@@ -44,6 +44,15 @@ TEST_F(StagingMemoryTest, FewPiecesEvenWithoutACache) {
   EXPECT_EQ(TakeAll(*Make(cache)).size(), 6U);
 }
 
+TEST(CacheShareTest, AMachineHasTheCacheThatItsCpusMayShare) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  EXPECT_EQ(CacheShare::BytesOf(300 * kMiB, 64), 200 * kMiB);
+  EXPECT_EQ(CacheShare::BytesOf(300 * kMiB, 32), 128 * kMiB) << "the rest is for machines beside this one";
+  EXPECT_EQ(CacheShare::BytesOf(30 * kMiB, 32), 20 * kMiB);
+  EXPECT_EQ(CacheShare::BytesOf(0, 4), 32 * kMiB) << "unknown";
+  EXPECT_GT(CacheShare::CacheBytes(), 0U);
+}
+
 TEST_F(StagingMemoryTest, NoMoreThanALinkCanUse) {
   CacheShare cache(uint64_t{1} << 30);
   EXPECT_EQ(TakeAll(*Make(cache)).size(), kPieces);
