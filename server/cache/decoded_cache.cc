@@ -25,10 +25,6 @@ constexpr double kUnusedSeconds = 600;
 // A single image takes at most this part of the cache.
 constexpr uint64_t kMaxPart = 8;
 
-int64_t UnixNs() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 struct DecodedCache::Candidate {
@@ -105,7 +101,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
       3 * static_cast<uint64_t>(size.width) * static_cast<uint64_t>(size.height) + kRowSlack);
   const uint64_t most = std::min(budget_.capacity_bytes(), budget_.max_per_user());
   if (bytes > std::min(most / kMaxPart, ImageMemory::kMaxBytes)) return nullptr;
-  if (file.changed_ns > UnixNs() - settle_time_.count()) return nullptr;
+  if (file.changed_ns > file.seen_ns - settle_time_.count()) return nullptr;
   double seconds = use.dataset->SecondsUntil(use.sample);
   if (seconds >= FeedUses::kNever) seconds += kUnusedSeconds;
   if (evict == Evict::kUnused) seconds = std::max(seconds, std::nextafter(FeedUses::kNever, 0.0));

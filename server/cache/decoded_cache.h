@@ -60,7 +60,8 @@ class DecodedCache {
     uint64_t user_bytes = UINT64_MAX;
     HostMemoryLedger* ledger = &HostMemoryLedger::ForThisProcess();
     std::function<uint64_t()> headroom_bytes = [] { return uint64_t{0}; };  // to leave to others
-    // A file that was changed so recently is not kept: another write might leave its times as they are.
+    // A file that was changed so shortly before it was read is not kept: another write might leave its times
+    // as they are.
     std::chrono::nanoseconds settle_time = std::chrono::seconds(2);
   };
   explicit DecodedCache(const Options& options);

@@ -104,9 +104,13 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   return ErrnoStatus(object, error_number);
 }
 
-FileVersion VersionOf(const struct stat& info) {
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), Nanoseconds(info.st_mtim),
-          Nanoseconds(info.st_ctim)};
+FileVersion VersionOf(const struct stat& info, std::chrono::system_clock::time_point seen) {
+  return {info.st_dev,
+          info.st_ino,
+          static_cast<uint64_t>(info.st_size),
+          Nanoseconds(info.st_mtim),
+          Nanoseconds(info.st_ctim),
+          std::chrono::nanoseconds(seen.time_since_epoch()).count()};
 }
 
 }  // namespace
@@ -243,12 +247,13 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
   if (!opened.ok() && opened.status().native_error() == ENXIO)
     return refuse("a socket or a device without driver");
   ASSIGN_OR_RETURN(UniqueFd fd, std::move(opened));
+  const auto seen = std::chrono::system_clock::now();
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
   return std::unique_ptr<const RandomAccessFile>(
-      new LocalFile(std::move(fd), FullPath(below), VersionOf(info), versioned_));
+      new LocalFile(std::move(fd), FullPath(below), VersionOf(info, seen), versioned_));
 }
 
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {

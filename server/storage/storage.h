@@ -28,7 +28,13 @@ struct FileVersion {
   uint64_t size = 0;
   int64_t modified_ns = 0;  // Unix time of the last write, as programs may set it
   int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
-  bool operator==(const FileVersion&) const = default;
+  // Unix time at which a file was found to be this version, before it was read. It identifies nothing.
+  int64_t seen_ns = INT64_MAX;
+
+  bool operator==(const FileVersion& other) const {
+    return device == other.device && inode == other.inode && size == other.size &&
+           modified_ns == other.modified_ns && changed_ns == other.changed_ns;
+  }
 };
 
 // What became of a Prefetch.

@@ -99,8 +99,8 @@ TEST_F(DecodedCacheTest, AnyChangeOfTheFileIsAnotherFile) {
 TEST_F(DecodedCacheTest, AFileThatWasJustChangedIsNotKept) {
   DecodedCache cache(Options(100));
   const DecodedCache::Use use{cache.UsesOf("set"), 7, kAlice};
-  const int64_t now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-  const auto changed = [&](int64_t ns) { return FileVersion{1, 7, 100, 5, ns}; };
+  constexpr int64_t now = 1'000'000'000'000'000'000;
+  const auto changed = [&](int64_t ns) { return FileVersion{1, 7, 100, 5, ns, now}; };
   EXPECT_EQ(cache.MakeRoom(changed(now), kSize, use), nullptr);
   EXPECT_EQ(cache.MakeRoom(changed(now + 3'600'000'000'000), kSize, use), nullptr) << "a clock ahead of ours";
   EXPECT_NE(cache.MakeRoom(changed(now - 10'000'000'000), kSize, use), nullptr);

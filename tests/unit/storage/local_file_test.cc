@@ -12,8 +12,10 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "tests/support/testing.h"
@@ -69,7 +71,14 @@ TEST_F(LocalFileTest, VersionsOnlyWhereTimesTellOfChanges) {
   dir_.Write("a.jpg", "abc");
   ASSERT_OK_AND_ASSIGN(const LocalPath kept,
                        LocalPath::Resolve(dir_.path().string(), {dir_.path().string()}));
-  EXPECT_TRUE(kept.OpenFile("a.jpg").value()->version());
+  const auto now = [] {
+    return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const int64_t before = now();
+  const std::optional<FileVersion> version = kept.OpenFile("a.jpg").value()->version();
+  ASSERT_TRUE(version);
+  EXPECT_GE(version->seen_ns, before);
+  EXPECT_LE(version->seen_ns, now());
   ASSERT_OK_AND_ASSIGN(const LocalPath proc, LocalPath::Resolve("/proc/self", {"/proc"}));
   EXPECT_FALSE(proc.OpenFile("status").value()->version());
 }
