@@ -54,19 +54,30 @@ Result<std::shared_ptr<ResidentData>> ResidentTable::Acquire(const Key& key, con
     }
     entries_.push_back({key, nullptr});
   }
-  Result<std::shared_ptr<ResidentData>> made = make();
+  const auto forget = [&] {
+    const MutexLock lock(mutex_);
+    entries_.erase(Find(key));
+    changed_.NotifyAll();
+  };
+  Result<std::shared_ptr<ResidentData>> made = Internal("not made");
+  try {
+    made = make();
+  } catch (...) {
+    forget();
+    throw;
+  }
+  if (!made.ok()) {
+    forget();
+    return made;
+  }
   {
     const MutexLock lock(mutex_);
     const auto own = Find(key);
-    if (made.ok()) {
-      own->data = *std::move(made);
-      made = own->Use();
-    } else {
-      entries_.erase(own);
-    }
+    own->data = *std::move(made);
+    made = own->Use();
   }
   changed_.NotifyAll();
-  if (made.ok()) (*made)->Begin();
+  (*made)->Begin();
   return made;
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -128,6 +129,19 @@ TEST_F(ResidentTableTest, LoadingEndsWhenNobodyWantsTheSamples) {
   const_cast<std::shared_ptr<PieceRequest>&>(request).reset();
   asks.join();
   EXPECT_EQ(pool_.used_bytes(), 0U);
+}
+
+TEST_F(ResidentTableTest, OneThatCouldNotBeMadeKeepsNobodyWaiting) {
+  ResidentTable table(kLong);
+  table.Start();
+  const auto numbers = Numbers();
+  using Made = Result<std::shared_ptr<ResidentData>>;
+  const auto throws = []() -> Made { throw std::bad_alloc(); };
+  EXPECT_THROW((void)table.Acquire(KeyOf(numbers), throws), std::bad_alloc);
+  EXPECT_THAT(table.Acquire(KeyOf(numbers), []() -> Made { return ResourceExhausted("it does not fit"); }),
+              StatusIs(Code::kResourceExhausted));
+  EXPECT_OK(table.Acquire(KeyOf(numbers), [&]() -> Made { return MakeData(numbers); }));
+  table.Stop();
 }
 
 TEST_F(ResidentTableTest, FailedOnesAreMadeAnew) {
