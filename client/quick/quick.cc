@@ -173,7 +173,8 @@ Ref Take(Next* self, const Iterator* iterator) {
   if (locked.get() != Py_True) return Ref();  // another thread has the lock, or there is an exception
   const Ref alive = Ref::Copy(reinterpret_cast<PyObject*>(self));
   Ref batch;
-  if (state.next(*const_cast<pf_feed**>(state.feed), 0, state.out, state.info) == PF_OK && IsPlain(state))
+  if (state.next(*const_cast<pf_feed**>(state.feed), PF_ONLY_LOOK, state.out, state.info) == PF_OK &&
+      IsPlain(state))
     batch = state.write == nullptr ? MakeViews(self) : WriteTensors(state);
   // Unlocking runs no Python code, but must not see an exception.
   PyObject *type, *value, *traceback;

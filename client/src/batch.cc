@@ -83,6 +83,9 @@ BatchPool& BatchPool::Process() {
   return *pool;
 }
 
+// Made at load: a first use could race with a fork.
+[[maybe_unused]] const BatchPool& kAtLoad = BatchPool::Process();
+
 BatchPool::BatchPool() {
   const MutexLock lock(mutex_);
   Grow(kMinResting + kMaxSlots);

@@ -53,8 +53,8 @@ class Batch {
 };
 
 // Purpose: holds the memory of all batches of the process. A double release finds a dead batch instead of
-// freed memory. Taking a batch allocates nothing, since a new page costs more than all the rest: Process()
-// allocates enough for a feed whose slots are all held, so call it before the first batch. Owns: every Batch,
+// freed memory. Taking a batch allocates nothing, since a new page costs more than all the rest: the pool is
+// made when the library is loaded, with enough for a feed whose slots are all held. Owns: every Batch,
 // forever. Threads: any. Invariant: a released batch is reused only after kMinResting - 1 others were
 // released, so that a late double release finds it dead.
 class BatchPool {
@@ -72,6 +72,7 @@ class BatchPool {
   void Grow(size_t batches) PF_REQUIRES(mutex_);
 
   Mutex mutex_;
+  const HeldAcrossForks held_{mutex_};
   std::vector<std::unique_ptr<Batch[]>> all_ PF_GUARDED_BY(mutex_);
   // The line of those that rest: first the ones that were never taken, then in the order of their release.
   Batch* first_ PF_GUARDED_BY(mutex_) = nullptr;

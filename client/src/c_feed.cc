@@ -148,6 +148,10 @@ Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
   *out = nullptr;
   RETURN_IF_ERROR(CheckFeed(feed));
+  if (timeout_ms == PF_ONLY_LOOK) {
+    ASSIGN_OR_RETURN(Batch* const ready, feed->feed->Look());
+    return ready != nullptr ? Result<Batch*>(ready) : Status(Code::kDeadlineExceeded, "no batch is ready");
+  }
   ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(timeout_ms));
   return feed->feed->Next(timeout);
 }
@@ -173,6 +177,7 @@ pf_result pf_open(const pf_open_options* options, pf_feed** feed) {
 void pf_close(pf_feed* feed) {
   (void)Guarded([&]() -> Status {
     delete feed;
+    PassOnLog();  // of threads that have ended by now
     return OkStatus();
   });
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/client_log.h"
 
+#include <atomic>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
+#include "client/src/fork_guard.h"
 #include "common/base/sync.h"
 
 namespace pinfeed {
@@ -15,9 +19,24 @@ void LogToStderr(pf_log_level level, const char* message, void* /*user*/) {
 struct Target {
   pf_log_function function = LogToStderr;
   void* user = nullptr;
+
+  void Call(pf_log_level level, const std::string& message) const {
+    if (function != nullptr) function(level, message.c_str(), user);
+  }
 };
+struct Message {
+  pf_log_level level;
+  std::string text;
+};
+// A program that never calls the library again leaves no more than these behind.
+constexpr size_t kMaxWaiting = 1000;
+
 Mutex g_mutex;
 Target g_target PF_GUARDED_BY(g_mutex);
+std::vector<Message> g_waiting PF_GUARDED_BY(g_mutex);
+std::atomic<bool> g_any_waiting{false};
+thread_local bool t_of_library = false;
+const HeldAcrossForks kLogHeld(g_mutex);
 
 Target CurrentTarget() {
   const MutexLock lock(g_mutex);
@@ -32,8 +51,32 @@ void SetLogFunction(pf_log_function function, void* user) {
 }
 
 void ClientLog(pf_log_level level, const std::string& message) {
-  const Target target = CurrentTarget();
-  if (target.function != nullptr) target.function(level, message.c_str(), target.user);
+  if (!t_of_library) return CurrentTarget().Call(level, message);
+  const MutexLock lock(g_mutex);
+  if (g_waiting.size() == kMaxWaiting) return;
+  g_waiting.push_back({level, message});
+  g_any_waiting.store(true, std::memory_order_relaxed);
+}
+
+void PassOnLog() {
+  if (!g_any_waiting.load(std::memory_order_relaxed)) return;
+  std::vector<Message> messages;
+  Target target;
+  {
+    const MutexLock lock(g_mutex);
+    messages.swap(g_waiting);
+    target = g_target;
+    g_any_waiting.store(false, std::memory_order_relaxed);
+  }
+  for (const Message& message : messages) target.Call(message.level, message.text);
+}
+
+LibraryThread::LibraryThread() {
+  t_of_library = true;
+}
+
+LibraryThread::~LibraryThread() {
+  t_of_library = false;
 }
 
 }  // namespace pinfeed

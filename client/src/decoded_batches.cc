@@ -44,7 +44,10 @@ class DecodedBatches::Thread {
     const BlockedSignals blocked;  // the thread keeps them blocked: they are for the program's own threads
     ring_.BeginThread();
     try {
-      thread_ = StartThread("pf-decode" + std::to_string(number), [this] { Run(); });
+      thread_ = StartThread("pf-decode" + std::to_string(number), [this] {
+        const LibraryThread library_thread;
+        Run();
+      });
     } catch (...) {
       ring_.EndThread();
       throw;

@@ -54,7 +54,10 @@ Status DecodedReaders::Add(ReaderInvitation invitation) {
   const BlockedSignals blocked;  // as for decode threads
   ring_.BeginThread();
   try {
-    thread_ = StartThread("pf-share", [this] { Run(); });
+    thread_ = StartThread("pf-share", [this] {
+      const LibraryThread library_thread;
+      Run();
+    });
   } catch (const std::system_error& error) {
     ring_.EndThread();
     ring_.RemoveReader(id);

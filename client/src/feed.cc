@@ -34,7 +34,6 @@ Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
   std::unique_ptr<Feed> feed(new Feed(std::move(options)));
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, feed->opener_.OpenFirst());
   feed->Adopt(std::move(session));
-  (void)BatchPool::Process();  // allocates
   return feed;
 }
 
@@ -91,15 +90,19 @@ Result<std::string> Feed::InviteProducer(uint32_t lane, SteadyTime deadline) con
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
   std::optional<Deadline> deadline;  // set, and the clock read, only if no batch is ready
   for (;;) {
-    RETURN_IF_ERROR(final_error_);
-    if (session_ != nullptr) {
-      Result<Batch*> batch = TakeReady();
-      if (!batch.ok()) final_error_ = batch.status();
-      if (!batch.ok() || *batch != nullptr) return batch;
-    }
+    ASSIGN_OR_RETURN(Batch* const batch, Look());
+    if (batch != nullptr) return batch;
     if (!deadline) deadline.emplace(timeout);
     RETURN_IF_ERROR(session_ != nullptr ? WaitForChange(*deadline) : Reconnect(*deadline));
   }
+}
+
+Result<Batch*> Feed::Look() {
+  RETURN_IF_ERROR(final_error_);
+  if (session_ == nullptr) return nullptr;
+  Result<Batch*> batch = TakeReady();
+  if (!batch.ok()) final_error_ = batch.status();
+  return batch;
 }
 
 Result<Batch*> Feed::TakeReady() {
@@ -179,7 +182,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
                                        std::to_string(static_cast<uint32_t>(state)) + " on this feed");
       break;
     }
-    if (!first && session_->HungUp()) {
+    if ((!first || deadline.Passed()) && session_->HungUp()) {
       if (pages.HasNext()) break;  // published between the check and the end
       LoseSession("the daemon is gone");
       return OkStatus();
@@ -191,8 +194,10 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     }
     pages.Sleep(seen, deadline.AtMost(kSlice));
     const nanoseconds waited = steady_clock::now() - waiting_since_;
+    PassOnLog();
     warnings_.MayHoldAll(waited, pages.held(), offer_.slot_count);
-    if (!offer_.gathers_requests) warnings_.NoBatchComes(waited, opener_.address());
+    if (!offer_.gathers_requests)
+      warnings_.NoBatchComes(waited, opener_.address(), offer_.read_only ? pages.held() : 0);
   }
   waited_until_ = steady_clock::now();
   pages.EndWait(Nanoseconds(waited_until_) - published_before);
@@ -210,12 +215,12 @@ void Feed::LoseSession(const std::string& reason) {
   reconnection_.Begin();
 }
 
-// Makes one attempt. Returns OK if another may follow; the caller checks again.
+// Makes one attempt, however little time is left. Returns OK if another may follow; the caller checks again.
 Status Feed::Reconnect(const Deadline& deadline) {
-  RETURN_IF_ERROR(reconnection_.CheckTimeout());
-  // An attempt may block, so a call without time left leaves it to the next call.
-  if (deadline.Passed() || !reconnection_.Due()) return reconnection_.Wait(deadline);
-
+  if (!reconnection_.Due()) {
+    RETURN_IF_ERROR(reconnection_.CheckTimeout());
+    return reconnection_.Wait(deadline);
+  }
   const Cursor goal = cursor_;
   Status tried = Connect(goal);
   if (tried.ok()) {
@@ -229,7 +234,7 @@ Status Feed::Reconnect(const Deadline& deadline) {
   if (!IsTransient(tried.code()))
     return final_error_ = tried.WithContext("reconnect to the daemon at " + opener_.address());
   reconnection_.Failed(std::move(tried));
-  return OkStatus();
+  return reconnection_.CheckTimeout();
 }
 
 bool Feed::IsReplaceable() const {

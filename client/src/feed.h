@@ -53,6 +53,8 @@ class Feed {
 
   // Returns the next batch, with one owner. `timeout` unset: no limit.
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
+  // The next batch if it is ready, or null. Does not block, and leaves a lost daemon to Next.
+  Result<Batch*> Look();
 
   // Counts a batch that the caller copied because it holds too many slots. Shown by `pinfeed status`.
   void CountCopied();

@@ -52,11 +52,18 @@ void FeedWarnings::MayHoldAll(nanoseconds waited, uint32_t held, uint32_t slots)
                                 count);
 }
 
-void FeedWarnings::NoBatchComes(nanoseconds waited, const std::string& daemon_address) {
+void FeedWarnings::NoBatchComes(nanoseconds waited, const std::string& daemon_address,
+                                uint32_t held_of_group) {
   if (waited < kVeryLong || !IsDue(&next_of_silence_, kVeryLongPause)) return;
-  ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + " from the daemon at " + daemon_address +
-                                "; `pinfeed status` says what the feed waits for. If that gets no answer "
-                                "either, the daemon is stopped or hangs");
+  ClientLog(PF_LOG_WARNING,
+            "no batch for " + Seconds(waited) + " from the daemon at " + daemon_address +
+                "; `pinfeed status` says what the feed waits for. If that gets no answer "
+                "either, the daemon is stopped or hangs" +
+                (held_of_group == 0 ? ""
+                                    : ". This member of the group holds " + std::to_string(held_of_group) +
+                                          " of its slots: if all members together hold all of "
+                                          "them, none can be filled; copy what is kept "
+                                          "(Python: zero_copy=None), or raise the spec's slots"));
 }
 
 void FeedWarnings::DecoderIsSlow(nanoseconds waited, uint32_t held) {

@@ -20,8 +20,10 @@ class FeedWarnings {
   // No batch has come for `waited`. Warns if that is long and the trainer holds all slots.
   void MayHoldAll(std::chrono::nanoseconds waited, uint32_t held, uint32_t slots);
   // No batch has come for `waited`. Warns if that is very long, whatever the reason: the daemon may be
-  // stopped, or wait for a disk or another process.
-  void NoBatchComes(std::chrono::nanoseconds waited, const std::string& daemon_address);
+  // stopped, or wait for a disk or another process. `held_of_group`: batches that this member of a group
+  // holds.
+  void NoBatchComes(std::chrono::nanoseconds waited, const std::string& daemon_address,
+                    uint32_t held_of_group);
   // A published batch has not been decoded for `waited`. Warns if that is long.
   void DecoderIsSlow(std::chrono::nanoseconds waited, uint32_t held);
   // A batch has zeros in place of images. The daemon does not know of them: it published the batch as good.

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <ctime>
 
 namespace pinfeed {
@@ -19,6 +20,19 @@ thread_local bool t_fork_has_lock = false;  // set between a fork's handlers, wh
 std::atomic<bool> g_forked_amid_a_call{
     false};  // this process was forked during a call, or descends from such a process
 
+// The locks of HeldAcrossForks. Each is held briefly, and no other is taken under it.
+constexpr size_t kMaxHeld = 4;
+std::array<Mutex*, kMaxHeld> g_held{};
+size_t g_held_count = 0;
+
+void LockHeld() PF_THREAD_ANNOTATION(no_thread_safety_analysis) {
+  for (size_t i = 0; i < g_held_count; ++i) g_held[i]->Lock();
+}
+
+void UnlockHeld() PF_THREAD_ANNOTATION(no_thread_safety_analysis) {
+  for (size_t i = 0; i < g_held_count; ++i) g_held[i]->Unlock();
+}
+
 timespec AtTime(steady_clock::time_point time) {  // libstdc++'s steady clock is CLOCK_MONOTONIC
   const auto since = time.time_since_epoch();
   const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
@@ -29,14 +43,17 @@ timespec AtTime(steady_clock::time_point time) {  // libstdc++'s steady clock is
 void BeforeFork() {
   const timespec until = AtTime(steady_clock::now() + NoForkScope::kMaxForkWait);
   t_fork_has_lock = ::pthread_rwlock_clockwrlock(&g_calls, CLOCK_MONOTONIC, &until) == 0;
+  LockHeld();
 }
 
 void AfterForkInParent() {
+  UnlockHeld();
   if (t_fork_has_lock) ::pthread_rwlock_unlock(&g_calls);
   t_fork_has_lock = false;
 }
 
 void AfterForkInChild() {
+  UnlockHeld();
   g_forks.fetch_add(1, std::memory_order_relaxed);
   if (!t_fork_has_lock) g_forked_amid_a_call.store(true, std::memory_order_relaxed);
   t_fork_has_lock = false;
@@ -56,6 +73,11 @@ __attribute__((constructor)) void Register() {
 
 uint64_t ForkGeneration() {
   return g_forks.load(std::memory_order_relaxed);
+}
+
+HeldAcrossForks::HeldAcrossForks(Mutex& mutex) {
+  PF_CHECK(g_held_count < kMaxHeld, "more locks are held across forks than there is room for");
+  g_held[g_held_count++] = &mutex;
 }
 
 NoForkScope::NoForkScope(steady_clock::time_point deadline) {

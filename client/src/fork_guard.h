@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/base/status.h"
+#include "common/base/sync.h"
 
 namespace pinfeed {
 
@@ -42,6 +43,14 @@ class NoForkScope {
 
  private:
   Status status_;
+};
+
+// Purpose: a fork waits for this lock, so that a child never inherits it from a thread that it lacks.
+// Borrows: the lock, of the whole process. Created when the library is loaded, never destroyed before it is
+// unloaded.
+class HeldAcrossForks {
+ public:
+  explicit HeldAcrossForks(Mutex& mutex);
 };
 
 }  // namespace pinfeed

@@ -18,7 +18,7 @@ namespace pinfeed {
 // may still return.
 class Reconnection {
  public:
-  // `timeout` unset: tries without limit.
+  // `timeout` unset: tries without limit; 0: does not try.
   Reconnection(std::string address, std::optional<std::chrono::milliseconds> timeout)
       : address_(std::move(address)), timeout_(timeout) {}
 

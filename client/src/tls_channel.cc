@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "client/src/fork_guard.h"
 #include "common/base/quote.h"
 #include "common/base/sync.h"
 
@@ -21,15 +22,12 @@ struct Settings {
   TlsSettings given PF_GUARDED_BY(mutex);
 };
 
-Settings& ProcessSettings() {
-  static Settings settings;
-  return settings;
-}
+Settings g_settings;
+const HeldAcrossForks kTlsHeld(g_settings.mutex);
 
 TlsSettings Given() {
-  Settings& settings = ProcessSettings();
-  const MutexLock lock(settings.mutex);
-  return settings.given;
+  const MutexLock lock(g_settings.mutex);
+  return g_settings.given;
 }
 
 // Returns the value given, or the environment's, with the name of its origin for messages.
@@ -45,9 +43,8 @@ void KeepSilent(gpr_log_func_args* /*line*/) {}
 }  // namespace
 
 void SetTls(TlsSettings settings) {
-  Settings& shared = ProcessSettings();
-  const MutexLock lock(shared.mutex);
-  shared.given = std::move(settings);
+  const MutexLock lock(g_settings.mutex);
+  g_settings.given = std::move(settings);
 }
 
 Result<TlsParty> ReadTlsParty(const std::string& address) {

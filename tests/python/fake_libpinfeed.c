@@ -168,6 +168,7 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
 }
 
 pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
+  if (timeout_ms == PF_ONLY_LOOK) timeout_ms = 0;
   if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs)
     return Fail(PF_OUT_OF_RANGE, "the feed's last epoch has ended");
   const int interrupts = atomic_load(&g_interrupts);

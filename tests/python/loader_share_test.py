@@ -215,7 +215,7 @@ def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and
     with pytest.raises(pinfeed.DeadlineExceededError):
         for _ in iterators[1]:
             pass
-    told = [record.getMessage() for record in caplog.records if "group 'g#1' has not started" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "group 'g#1' has given this feed no batch" in record.getMessage()]
     assert len(told) >= 2 and all("the daemon was restarted" in each and "continue all of them from a state" in each for each in told)
     iterators[1].close()
     daemon.stop()

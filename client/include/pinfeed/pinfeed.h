@@ -179,6 +179,7 @@ PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
 /* ---- Batches ---- */
 
 typedef struct pf_batch pf_batch;
+#define PF_ONLY_LOOK (-2) /* a timeout of pf_next and pf_next_info */
 /* Gets the next batch, in order. The caller owns *batch and must release it once, with pf_batch_release.
  * If the GPU decodes its images (pf_feed_info.decode), it is ready once they are decoded; at most 4 such
  * batches can be taken and neither written nor released. One whose image cannot be decoded fails the feed
@@ -187,6 +188,8 @@ typedef struct pf_batch pf_batch;
  * Blocks until the batch is ready, at most timeout_ms. -1: no limit while the daemon lives or can be
  * reconnected; 0: does not wait. Returns PF_OUT_OF_RANGE after the last epoch and PF_DEADLINE_EXCEEDED
  * when the time is over. A trainer of resident samples that is 64 batches ahead of its GPU waits here for it.
+ * PF_ONLY_LOOK: returns the batch if it is ready, else PF_DEADLINE_EXCEEDED, and leaves everything else to a
+ * call with another timeout. Never blocks, for callers with a lock that this library's threads may want.
  *
  * If the daemon vanishes, published batches are still returned. Then the call reconnects and continues
  * after the last batch returned. It may then exceed timeout_ms by up to open_timeout_ms, and on a device

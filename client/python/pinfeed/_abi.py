@@ -22,6 +22,7 @@ logger = logging.getLogger("pinfeed")
 
 # The package's own major version. A library with another major version has another ABI.
 ABI_MAJOR = 0
+ONLY_LOOK = -2  # PF_ONLY_LOOK
 MAX_DIMS = 16
 LOG_WARNING = 2
 

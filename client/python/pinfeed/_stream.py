@@ -12,7 +12,7 @@ import time
 import warnings
 from typing import Any, Optional, Tuple, Union
 
-from . import _daemon
+from . import _abi, _daemon
 from ._batch_maker import BatchMaker
 from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
@@ -105,7 +105,7 @@ class Stream(Connection):
         while True:
             self._check_open()
             if out.value is None:
-                result = library.pf_next_info_quick(self._handle, 0, self._out_ref, self._maker.info_ref)
+                result = library.pf_next_info_quick(self._handle, _abi.ONLY_LOOK, self._out_ref, self._maker.info_ref)
                 if result == Code.DEADLINE_EXCEEDED:
                     result = self._wait()
                 if result:
@@ -143,12 +143,12 @@ class Stream(Connection):
                     return result
                 late = self._library.error(result)
                 self._library.drain_log()
+                _daemon.revive(self._address)
                 if slice_ms == 0:
                     raise DeadlineExceededError(
                         late.code, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})"
                     )
                 self._check_wait()
-                _daemon.revive(self._address)
                 self._warn_of_incomplete_group(waited)
                 slice_ms = _SLICE_MS
                 self._check_open()
@@ -183,7 +183,7 @@ class Stream(Connection):
             self._lock.release()
 
     def _warn_of_incomplete_group(self, waited: float) -> None:
-        """Warns if the group has not started for a while, and then each time that the wait has doubled."""
+        """Warns if the group has given no batch for a while, and then each time that the wait has doubled."""
         if not self._group_pending or waited < _GROUP_PATIENCE_S * 2**self._group_waits:
             return
         self._group_waits += 1
@@ -192,7 +192,8 @@ class Stream(Connection):
             "never does. Then stop the others, and continue all of them from a state"
         )
         logger.warning(
-            "group %r has not started after %.0f s: it starts when group_size=%d feeds have joined; `pinfeed status` shows how many have%s",
+            "group %r has given this feed no batch for %.0f s: it starts when group_size=%d feeds have joined, and then goes on as its slowest "
+            "members do; `pinfeed status` shows how many have joined, and what it waits for%s",
             self._spec["group"],
             waited,
             self._spec["group_size"],

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "client/src/batch.h"
+#include "client/src/client_log.h"
+#include "client/src/tls_channel.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -27,6 +35,35 @@ TEST(BatchPoolTest, AReleasedBatchIsReusedOnlyAfter255OthersWereReleased) {
     EXPECT_EQ(std::count(held.begin(), held.end(), released.front()), others == 255 ? 1 : 0);
     for (Batch* const batch : held) pool.Return(batch);
   }
+}
+
+TEST(BatchPoolTest, NoChildInheritsALockOfAThreadThatItLacks) {
+  const LogCapture log;
+  std::atomic<bool> stop{false};
+  const auto use = [] {
+    BatchPool::Process().Return(BatchPool::Process().Take(nullptr, {}));
+    SetTls({});
+    ClientLog(PF_LOG_INFO, "");
+  };
+  std::thread other([&] {
+    const LibraryThread library_thread;
+    while (!stop) use();
+  });
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // ends it
+      const LibraryThread library_thread;
+      use();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << "it hung";
+  }
+  stop = true;
+  other.join();
+  PassOnLog();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -204,6 +205,36 @@ TEST_F(ClientFeedTest, LostDaemonIsFoundAgainBehindTheLastBatchGiven) {
   EXPECT_EQ(feed.Info().reconnects, 1U);
   EXPECT_EQ(held["image"].data_as<uint8_t>()[0], 0) << "a batch of the lost session stays readable";
   EXPECT_THAT(log_.lines, SizeIs(2));
+}
+
+TEST_F(ClientFeedTest, PollingFindsALostDaemonAgain) {
+  auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  daemon->Session(0);
+  daemon.reset();
+  EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(log_.lines, SizeIs(0)) << "only looks";
+  EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(pf_last_error(), HasSubstr("is lost and not back yet: connect"));
+  EXPECT_THAT(log_.lines, ElementsAre(HasSubstr("the daemon is gone")));
+  daemon = Daemon({.opened = [](FakeSession& session) { session.Publish(); }});
+  pf_result result = PF_DEADLINE_EXCEEDED;
+  while (result == PF_DEADLINE_EXCEEDED) result = NextCode(feed, 0);
+  EXPECT_EQ(result, PF_OK);
+  EXPECT_EQ(feed.Info().reconnects, 1U);
+}
+
+TEST_F(ClientFeedTest, ATrainerThatCameBackLateStillTries) {
+  auto daemon = Daemon();
+  FeedOptions options = Options();
+  options.reconnect_timeout = milliseconds(100);
+  Feed feed(kSpec, options);
+  daemon->Session(0);
+  daemon.reset();
+  EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
+  daemon = Daemon({.opened = [](FakeSession& session) { session.Publish(); }});
+  std::this_thread::sleep_for(options.reconnect_timeout);  // it does something else
+  EXPECT_EQ(feed.Next()->index(), 0U);
 }
 
 TEST_F(ClientFeedTest, DrainingDaemonIsLeftOnceItsBatchesAreTaken) {

@@ -16,17 +16,21 @@
 
 #include "client/src/address.h"
 #include "client/src/backoff.h"
+#include "client/src/client_log.h"
 #include "client/src/daemon.h"
 #include "client/src/fork_guard.h"
 #include "client/src/unix_socket.h"
 #include "common/base/quote.h"
 #include "pinfeed/pinfeed.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 SteadyTime Soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -182,6 +186,20 @@ TEST(ClientForkTest, ForkAmidALongCallGoesOnAndItsChildIsRefused) {
   forked.count_down();
   call.join();
   EXPECT_EQ(ForkAndTry(), kCall);
+}
+
+TEST(ClientLogTest, WhatTheLibrarysThreadsSayIsDeliveredOnTheProgramsThreads) {
+  const LogCapture log;
+  std::thread([] {
+    const LibraryThread library_thread;
+    ClientLog(PF_LOG_WARNING, "first");
+    ClientLog(PF_LOG_WARNING, "second");
+  }).join();
+  EXPECT_THAT(log.lines, SizeIs(0));
+  EXPECT_EQ(pf_next(nullptr, 0, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(log.lines, ElementsAre("first", "second"));
+  PassOnLog();
+  EXPECT_THAT(log.lines, SizeIs(2));
 }
 
 TEST(ClientBackoffTest, DoublesUpToItsLimitWithinTheUpperHalf) {

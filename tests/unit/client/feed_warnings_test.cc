@@ -18,10 +18,10 @@ using ::testing::SizeIs;
 TEST(FeedWarningsTest, AVeryLongWaitIsToldOnceInAWhile) {
   LogCapture log;
   FeedWarnings warnings;
-  warnings.NoBatchComes(seconds(29), "/run/pinfeed.sock");
+  warnings.NoBatchComes(seconds(29), "/run/pinfeed.sock", 0);
   EXPECT_THAT(log.lines, IsEmpty());
-  warnings.NoBatchComes(seconds(31), "/run/pinfeed.sock");
-  warnings.NoBatchComes(seconds(32), "/run/pinfeed.sock");
+  warnings.NoBatchComes(seconds(31), "/run/pinfeed.sock", 0);
+  warnings.NoBatchComes(seconds(32), "/run/pinfeed.sock", 0);
   ASSERT_THAT(log.lines, SizeIs(1));
   EXPECT_THAT(log.lines[0], AllOf(HasSubstr("no batch for 31"), HasSubstr("/run/pinfeed.sock"),
                                   HasSubstr("pinfeed status"), HasSubstr("stopped or hangs")));
