@@ -630,6 +630,60 @@ def test_a_shuffled_epoch_of_another_length_is_not_continued(order):
     loader_of(12, SHUFFLED[order]).load_state_dict(first.state_dict())  # between two epochs
 
 
+class ByEpoch:
+    """Counts its epochs itself, and tells nobody."""
+
+    def __init__(self, samples):
+        self.samples, self.number = samples, 0
+
+    def __iter__(self):
+        self.number += 1
+        return iter(torch.randperm(self.samples, generator=torch.Generator().manual_seed(self.number)).tolist())
+
+    def __len__(self):
+        return self.samples
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("known", [False, True])
+def test_an_order_that_the_sampler_no_longer_gives_is_not_continued(workers, known):
+    def loader():
+        data = Numbers(24)
+        return pinfeed.DataLoader(data, 4, sampler=DISTRIBUTED(data, 1, 0, seed=1) if known else ByEpoch(24), num_workers=workers)
+
+    first = loader()
+    values(first)
+    if known:
+        first.sampler.set_epoch(3)
+    iterator = advanced(first, 2)
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    rest = values(iterator)
+    other = loader()
+    other.load_state_dict(state)
+    if known:  # DistributedSampler's epoch is part of the state
+        assert values(other) == rest
+        return
+    with pytest.raises(ValueError, match="the first 2 batches had other samples than the sampler gives now.*set_epoch"):
+        iter(other)
+    assert other.sampler.number == 1
+    assert values(other) == rest, "its second order is that of the state, which was not forgotten"
+
+
+def test_an_order_of_keys_that_are_no_numbers_is_continued_as_it_is():
+    class Names:
+        def __iter__(self):
+            return iter("abcdef")
+
+        def __len__(self):
+            return 6
+
+    loader = pinfeed.DataLoader({name: ord(name) for name in "abcdef"}, 2, sampler=Names())
+    iterator = advanced(loader, 1)
+    other = pinfeed.DataLoader(loader.dataset, 2, sampler=Names())
+    other.load_state_dict(loader.state_dict())
+    assert values(other) == values(iterator)
+
+
 @pytest.mark.parametrize("order", IN_ORDER)
 def test_an_epoch_in_order_goes_on_with_more_samples(order):
     first = loader_of(12, IN_ORDER[order])

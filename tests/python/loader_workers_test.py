@@ -494,3 +494,10 @@ def test_a_state_continues_with_the_same_random_numbers(persistent):
     resumed.load_state_dict(stopped.state_dict())
     assert all_same([list(batch) for batch in resumed], epochs[1][4:])
     assert all_same([list(batch) for batch in resumed], epochs[2])
+    between = loader()
+    for _ in between:
+        pass
+    resumed = loader()
+    resumed.load_state_dict(between.state_dict())
+    assert all_same([list(batch) for batch in resumed], epochs[1])
+    assert all_same([list(batch) for batch in resumed], epochs[2])

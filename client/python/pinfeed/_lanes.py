@@ -104,9 +104,10 @@ class Lanes:
         self._options = options
         self.complete = False  # all batches of the epoch have been taken
         self._starts = before is None and (options.kind is Kind.MAP or has_state(dataset))
-        if before is not None and before.complete and options.kind is Kind.MAP:
+        following = None if before is None else before.following()
+        if before is not None and following is not None:
             self._starts = before._starts
-            self.states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(before.states)]
+            self.states = following["states"]
         self._fresh = before is None
         self._before: List[Lanes] = []  # earlier epochs of these workers, the oldest first
         if before is not None:
@@ -163,6 +164,16 @@ class Lanes:
             position -= 1
             states[position % len(states)] = before[0]
         return {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
+
+    def following(self) -> Optional[Dict[str, Any]]:
+        """Returns what `saved` would return at the beginning of these workers' next epoch. None: it does not depend on this one, or that is
+        not known.
+        """
+        if not self.complete or self._options.kind is not Kind.MAP:
+            return None
+        workers = len(self.states)
+        states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(self.states)]
+        return {"workers": workers, "position": 0, "states": states, "ended": []}
 
 
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:

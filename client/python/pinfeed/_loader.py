@@ -377,17 +377,21 @@ class DataLoader(Generic[_Batch]):
             raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
 
     def _begin(self) -> Epoch:
-        state, self._loaded = self._loaded, None
-        self._left = None
+        state, lanes = self._loaded, None
         order = self._order()
         if state is not None and state["running"]:
-            epoch = order.resume(state)
+            epoch = order.resume(state)  # if it raises, the state stays
             self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
         else:
             if state is not None:
                 order.set_between(state)
-            epoch = order.begin(self._repeat, self._base_seed)
+                if self.persistent_workers and "repeat" in state:
+                    self._repeat, self._base_seed, lanes = state["repeat"], state["base_seed"], state["lanes"]
+                if self._lane_options is None or (lanes is not None and lanes["workers"] != self.num_workers):
+                    lanes = None
+            epoch = order.begin(self._repeat, self._base_seed, lanes)
             self._base_seed = epoch.base_seed
+        self._loaded = self._left = None
         if self.persistent_workers:
             self._repeat += 1
         self._epochs += 1
@@ -420,7 +424,10 @@ class DataLoader(Generic[_Batch]):
         running = self._running()
         if running is not None and not running.over:
             return running.state_dict()
-        return self._order().state_between() if self._left is None else self._left
+        if self._left is not None:
+            return self._left
+        lanes = None if self._lanes_before is None or not self.persistent_workers else self._lanes_before.following()
+        return self._order().state_between(self._repeat, self._base_seed, lanes)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without

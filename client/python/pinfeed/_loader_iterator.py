@@ -117,6 +117,7 @@ class SingleIterator(LoaderIterator):
 
     def _next(self) -> Any:
         indices = next(self._epoch.indices)
+        self._epoch.drawn.add(indices)
         samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
         refuse_encoded(samples, self._recipe.batched)
         try:

@@ -6,10 +6,13 @@ In: a loader, and perhaps a loaded state. Out: an iterator over the indices of t
 
 from __future__ import annotations
 
+import array
+import collections
 import copy
+import hashlib
 import itertools
 import warnings
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from ._checks import shown, to_integer
 from ._errors import Code, InvalidArgumentError
@@ -26,6 +29,30 @@ _REFUSED = {
 }
 
 
+class Drawn:
+    """What an epoch's sampler has given so far, as hashes. Threads: one."""
+
+    _KEPT = 8192  # hashes: more than batches are ever drawn and not yielded
+
+    def __init__(self) -> None:
+        self._hashes: "collections.deque[Tuple[int, Optional[str]]]" = collections.deque([(0, "")], self._KEPT)  # after 0, 1, ... batches
+
+    @property
+    def batches(self) -> int:
+        return self._hashes[-1][0]
+
+    def add(self, indices: Any) -> None:
+        """Adds the next batch's indices, or its single index. Interrupted by a signal handler, it has added them or not."""
+        batches, before = self._hashes[-1]
+        data = _bytes_of(indices)
+        self._hashes.append((batches + 1, None if before is None or data is None else hashlib.blake2b(before.encode() + data, digest_size=8).hexdigest()))
+
+    def after(self, batches: int) -> Optional[str]:
+        """Returns the hash of the first batches. None: not known, as with keys that are no numbers."""
+        place = len(self._hashes) - 1 - (self.batches - batches)
+        return self._hashes[place][1] if 0 <= place < len(self._hashes) else None
+
+
 class Epoch(NamedTuple):
     """An epoch that begins, or continues after `first` batches."""
 
@@ -34,6 +61,7 @@ class Epoch(NamedTuple):
     base_seed: int
     repeat: int  # how many epochs began with this base_seed before
     start: Dict[str, Any]  # for the state
+    drawn: Drawn  # the iterator's user adds what it takes of `indices`
     lanes: Optional[Dict[str, Any]] = None  # of the state to continue
 
     @property
@@ -50,6 +78,7 @@ class Epoch(NamedTuple):
             "base_seed": self.base_seed,
             "repeat": self.repeat,
             "start": self.start,
+            "indices": self.drawn.after(batches),
             "lanes": lanes,
         }
 
@@ -83,6 +112,11 @@ class Order:
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
                 self._samplers[name] = each
+        # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
+        self._by_epoch: Dict[str, Any] = {}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+            if name not in self._samplers and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
+                self._by_epoch[name] = each
         self.arguments = {
             "batch_size": batch_size,
             "shuffle": _shuffles(sampler),
@@ -91,16 +125,17 @@ class Order:
             "random_numbers": random_numbers,
         }
 
-    def begin(self, repeat: int, base_seed: int) -> Epoch:
+    def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None) -> Epoch:
         """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
         start = self._capture()
         start["global"] = global_states()
+        start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
         iterator = iter(self._index_sampler)
-        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start)
+        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes)
 
-    def state_between(self) -> Dict[str, Any]:
-        """Returns the state between two epochs."""
-        return {"version": VERSION, "running": False, "batches": 0, "start": self._capture()}
+    def state_between(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+        """Returns the state between two epochs. The rest is what `begin` gets for the next one."""
+        return {"version": VERSION, "running": False, "batches": 0, "repeat": repeat, "base_seed": base_seed, "lanes": lanes, "start": self._capture()}
 
     def set_between(self, state: Dict[str, Any]) -> None:
         """Makes the next epoch the one that a state between two epochs was followed by."""
@@ -110,22 +145,26 @@ class Order:
         """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
         as before.
         """
-        start, batches = state["start"], state["batches"]
+        start, batches, drawn = state["start"], state["batches"], Drawn()
         before = global_states()
         self._restore(start)
+        for name, epoch in start.get("epochs", {}).items():
+            if name in self._by_epoch:
+                self._by_epoch[name].set_epoch(epoch)
         try:
             set_global_states(start["global"])
             iterator = iter(self._index_sampler)
             if not state["repeat"]:
                 draw_base_seed(self._generator)
-            for _ in itertools.islice(iterator, batches):
-                pass
+            for indices in itertools.islice(iterator, batches):
+                drawn.add(indices)
+            _check_drawn(state, drawn)
             # Samplers draw their order for the first index: that draw, too, is from the state's generators.
             following = next(iterator, _NOTHING)
         finally:
             set_global_states(before)
         rest = iter(()) if following is _NOTHING else itertools.chain([following], iterator)
-        return Epoch(rest, batches, state["base_seed"], state["repeat"], start, state.get("lanes"))
+        return Epoch(rest, batches, state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
 
     def _capture(self) -> Dict[str, Any]:
         return {
@@ -183,6 +222,30 @@ def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
             "transforms draw other numbers",
             stacklevel=4,
         )
+
+
+def _check_drawn(state: Dict[str, Any], drawn: Drawn) -> None:
+    """Raises if the batches that were skipped are known to have other samples than those that were yielded."""
+    batches, yielded = state["batches"], state.get("indices")
+    if drawn.batches == batches and None in (yielded, drawn.after(batches)):
+        return
+    if yielded is not None and yielded != drawn.after(batches):
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
+            "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
+            "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or use a state from between two epochs",
+        )
+
+
+def _bytes_of(indices: Any) -> Optional[bytes]:
+    """Returns the numbers of a batch as bytes; None: they are no numbers."""
+    if hasattr(indices, "tolist"):
+        indices = indices.tolist()
+    try:
+        return array.array("q", indices if isinstance(indices, (list, tuple)) else [indices]).tobytes()
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
 
 
 def _in_order(sampler: Any) -> bool:
