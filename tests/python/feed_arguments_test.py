@@ -65,6 +65,7 @@ REFUSED = [
     ({"group_size": 2}, "group_size: 2 applies only with share="),
     ({"framework": "jax"}, "framework: 'jax' is none of 'auto', 'torch', 'cupy', 'numpy'"),
     ({"zero_copy": "yes"}, "zero_copy: 'yes' is not True or False"),
+    ({"zero_copy": True, "share": "queue", "group": "g"}, "zero_copy: True needs group_size in a group"),
     ({"name": "x" * 129}, "name: 'xxx"),
     ({"name": 7}, "name: 7 is not a string of 1 to 128 bytes"),
     ({"name": "a\udce9"}, "name: 'a\\udce9' is not valid UTF-8"),

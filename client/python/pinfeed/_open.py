@@ -159,7 +159,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         feed, where batches held by one member would stop the others; on a GPU copies, which cost it next to nothing.
         With views, three kinds of tensors are copies all the same: tensors below 64 KiB (in a full batch), batches
         that would take the last free slot (`Batch`), and in a group, batches beyond this member's share of the slots
-        (slots over group_size). The slot of a view on a GPU is returned in the order of the stream that was current
+        (the slots but one, over group_size, which True needs there). The slot of a view on a GPU is returned in the order of the stream that was current
         when the batch was taken (see `Batch` for the last view).
       output: "batch": a `Batch`, which is a named tuple with ``items`` and ``to``. "dict": a plain dict of tensors
         by field. "tuple": a plain tuple. The tensors are the same and hold the same slots.
@@ -203,6 +203,12 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     output = checks.choice("output", output, tuple(OUTPUTS))
     if zero_copy is not None:
         zero_copy = checks.flag("zero_copy", zero_copy)
+        if zero_copy and share is not None and group_size is None:
+            checks.add(
+                "zero_copy",
+                "True needs group_size in a group: each member may hold its share of the slots, and if all together held all of them, no batch "
+                "would come. Give the number of members there will be, or use None",
+            )
     if timeout is not None:
         timeout = checks.seconds("timeout", timeout, 0, ", or None for no limit")
     open_timeout = checks.seconds("open_timeout", open_timeout, _MIN_OPEN_TIMEOUT_S)

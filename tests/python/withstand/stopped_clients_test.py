@@ -74,7 +74,7 @@ def test_a_stopped_member_stalls_its_broadcast_group(host, numbers, reader):
 
 
 def test_a_stopped_member_holds_up_no_other_of_its_queue(host, numbers, reader):
-    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="queue", group="stopping queue", zero_copy=True)
+    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="queue", group="stopping queue", group_size=1, zero_copy=True)
     first = reader(host.address, numbers, name="first", **options)
     first.advance(50)
     first.process.send_signal(signal.SIGSTOP)  # alone so far, it has been lent whatever one member is lent
