@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `pinfeed peek`: shows the first batch of a dataset: a contact sheet with labels, or the first numbers of
 // each tensor.
+#include <array>
+#include <bit>
+#include <cmath>
+#include <complex>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -144,6 +148,29 @@ std::vector<uint8_t> PixelsOf(const Images& images, uint32_t sample) {
   return tile;
 }
 
+std::string Number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return text.data();
+}
+
+std::string Number(std::complex<double> value) {
+  return Number(value.real()) + (std::signbit(value.imag()) ? "" : "+") + Number(value.imag()) + "j";
+}
+
+// The value of an IEEE 754 binary16.
+double FromFloat16(uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1F;
+  const int fraction = bits & 0x3FF;
+  double value = std::ldexp(fraction, -24);  // subnormal
+  if (exponent == 0x1F) {
+    value = fraction == 0 ? INFINITY : NAN;
+  } else if (exponent > 0) {
+    value = std::ldexp(0x400 + fraction, exponent - 25);
+  }
+  return std::copysign(value, (bits & 0x8000) != 0 ? -1 : 1);
+}
+
 // The element at `index` from the start of the tensor, as text.
 std::string Element(const TensorView& tensor, size_t index) {
   switch (tensor.dtype()) {
@@ -164,10 +191,18 @@ std::string Element(const TensorView& tensor, size_t index) {
       return std::to_string(tensor.data_as<uint64_t>()[index]);
     case PF_INT64:
       return std::to_string(tensor.data_as<int64_t>()[index]);
+    case PF_FLOAT16:
+      return Number(FromFloat16(tensor.data_as<uint16_t>()[index]));
+    case PF_BFLOAT16:
+      return Number(std::bit_cast<float>(uint32_t{tensor.data_as<uint16_t>()[index]} << 16));
     case PF_FLOAT32:
-      return Fixed(tensor.data_as<float>()[index], 4);
+      return Number(tensor.data_as<float>()[index]);
     case PF_FLOAT64:
-      return Fixed(tensor.data_as<double>()[index], 4);
+      return Number(tensor.data_as<double>()[index]);
+    case PF_COMPLEX64:
+      return Number(std::complex<double>(tensor.data_as<std::complex<float>>()[index]));
+    case PF_COMPLEX128:
+      return Number(tensor.data_as<std::complex<double>>()[index]);
     default:
       return "?";
   }

@@ -88,6 +88,27 @@ def test_peek_of_fields_named_as_tensors_of_its_own(daemon, tmp_path):
     assert [line.split() for line in out.splitlines()] == [["SAMPLE", "sample_id", "valid"], ["0", "5", "0"], ["1", "6", "1"]]
 
 
+def test_peek_of_every_kind_of_number(daemon, tmp_path):
+    (tmp_path / "kinds").mkdir()
+    values = {
+        "float16": numpy.array([1.5, -6e-8, numpy.inf, -65504, numpy.nan], "f2"),
+        "float32": numpy.array([1e-7, -2.5, 3e38, 0, 1], "f4"),
+        "float64": numpy.array([1e300, 0.1, 1 / 3, -0.0, 7], "f8"),
+        "complex64": numpy.array([1 + 2j, -0.5j, 0, 1e-9, 3 - 4j], "c8"),
+        "complex128": numpy.array([1 + 2e100j, 0, 0, 0, 0], "c16"),
+        "int8": numpy.array([-128, 0, 1, 2, 127], "i1"),
+    }
+    for name, array in values.items():
+        numpy.save(tmp_path / "kinds" / f"{name}.npy", array)
+    status, out, err = tool(daemon, "peek", tmp_path / "kinds", "-n", 5)
+    assert status == 0, err
+    head, *lines = [line.split() for line in out.splitlines()]
+    shown = {name: [line[head.index(name)] for line in lines] for name in values}
+    assert shown["float16"] == ["1.5", "-5.96046e-08", "inf", "-65504", "nan"]
+    for name, array in values.items():
+        numpy.testing.assert_allclose(numpy.array([complex(text) for text in shown[name]]), array.astype("c16"), rtol=1e-5)
+
+
 def test_peek_tells_which_columns_are_left_out(daemon, tmp_path):
     (tmp_path / "gaps.csv").write_text("n,gaps\n1,2\n2,\n")
     status, out, err = tool(daemon, "peek", tmp_path / "gaps.csv", "-n", 2)
