@@ -59,7 +59,9 @@ Status BatchCycle::Attach(Participant& participant) {
   Account();  // earlier time does not belong to the new member
   const std::string what = "attach to feed " + std::to_string(parts_.id);
   if (phase_ == Phase::kEnded && membership_->waiting() == 0)
-    return FailedPrecondition(what + ": its last epoch has ended");
+    return FailedPrecondition(what +
+                              ": its last epoch has ended; a group that has ended takes no new member, so "
+                              "open one with another name");
   // The next daemon takes them.
   if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
   if (phase_ == Phase::kEnded) Enter(Phase::kRunning);  // for the batches that wait

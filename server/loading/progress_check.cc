@@ -111,7 +111,8 @@ void ProgressCheck::LogSlowOperations(Clock::time_point now) {
   };
   std::erase_if(logged_operations_, [&](const OngoingOperation& one) {
     if (among(under_way, one)) return false;
-    spdlog::info("{}: {} went on after {}", one.thread, one.what, InSeconds(now - one.since));
+    spdlog::info("{}: {} is no longer waited for, after {}", one.thread, one.what,
+                 InSeconds(now - one.since));
     return true;
   });
   for (const OngoingOperation& one : under_way) {

@@ -197,11 +197,11 @@ TEST(ProgressCheckTest, AChoreThatHangsIsToldOfOnceAndWhenItGoesOn) {
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 72.. s so far"), 1U);
   under_way = {{hung.thread, hung.what, now - std::chrono::hours(1)}};  // the next one of that name
   EXPECT_EQ(check.Stuck(), "");
-  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill went on after 72.. s"), 1U);
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill is no longer waited for, after 72.. s"), 1U);
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 36.. s so far"), 1U);
   under_way.clear();
   for (int look = 0; look < 3; ++look) EXPECT_EQ(check.Stuck(), "");
-  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill went on after 36.. s"), 1U);
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill is no longer waited for, after 36.. s"), 1U);
   EXPECT_EQ(lines_with("GPU-ill"), 4U);
   EXPECT_EQ(lines_with("feed 3"), 0U);
   spdlog::set_default_logger(before);

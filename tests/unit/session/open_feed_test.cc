@@ -81,7 +81,6 @@ size_t CountReaders() {
 }
 
 TEST_F(OpenFeedTest, TheFirstRemoteDatasetStartsTheReaders) {
-  End(MustServe(Arguments()));
   EXPECT_EQ(CountReaders(), 0U);
   for (int i = 0; i < 2; ++i) {
     const auto remote = std::make_shared<RemoteDataset>(std::make_shared<NumberDataset>(80));

@@ -45,11 +45,11 @@ TEST_F(StagingMemoryTest, FewPiecesEvenWithoutACache) {
 }
 
 TEST(CacheShareTest, AMachineHasTheCacheThatItsCpusMayShare) {
-  constexpr uint64_t kMiB = uint64_t{1} << 20;
-  EXPECT_EQ(CacheShare::BytesOf(300 * kMiB, 64), 200 * kMiB);
-  EXPECT_EQ(CacheShare::BytesOf(300 * kMiB, 32), 128 * kMiB) << "the rest is for machines beside this one";
-  EXPECT_EQ(CacheShare::BytesOf(30 * kMiB, 32), 20 * kMiB);
-  EXPECT_EQ(CacheShare::BytesOf(0, 4), 32 * kMiB) << "unknown";
+  constexpr uint64_t kOne = uint64_t{1} << 20;
+  EXPECT_EQ(CacheShare::BytesOf(300 * kOne, 64), 200 * kOne);
+  EXPECT_EQ(CacheShare::BytesOf(300 * kOne, 32), 128 * kOne) << "the rest is for machines beside this one";
+  EXPECT_EQ(CacheShare::BytesOf(30 * kOne, 32), 20 * kOne);
+  EXPECT_EQ(CacheShare::BytesOf(0, 4), 32 * kOne) << "unknown";
   EXPECT_GT(CacheShare::CacheBytes(), 0U);
 }
 
