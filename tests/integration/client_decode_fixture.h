@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/client_log.h"
 #include "client/src/feed.h"
-#include "common/base/sync.h"
 #include "pinfeed/pinfeed.h"
 #include "tests/support/cpu_decode_engine.h"
 #include "tests/support/daemon_fixture.h"
@@ -52,19 +52,15 @@ class ClientDecodeTest : public ::testing::Test {
       out.write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
     }
     pf_set_log([](pf_log_level, const char* message,
-                  void* self) { static_cast<ClientDecodeTest*>(self)->AddToLog(message); },
+                  void* self) { static_cast<ClientDecodeTest*>(self)->log_.append(message).append("\n"); },
                this);
     Serve();
   }
   void TearDown() override { pf_set_log(nullptr, nullptr); }
 
-  void AddToLog(const char* message) PF_EXCLUDES(log_mutex_) {
-    const MutexLock lock(log_mutex_);
-    log_.append(message).append("\n");
-  }
-  // While the library's threads may still log; else log_.
-  std::string Log() PF_EXCLUDES(log_mutex_) {
-    const MutexLock lock(log_mutex_);
+  // What the library has said so far, its threads too.
+  const std::string& Log() {
+    PassOnLog();
     return log_;
   }
 
@@ -130,9 +126,10 @@ class ClientDecodeTest : public ::testing::Test {
   }
 
   const TempDir dir_;
-  Mutex log_mutex_;
-  std::string log_;
   std::unique_ptr<DaemonProcess> daemon_;
+
+ private:
+  std::string log_;
 };
 
 }  // namespace pinfeed

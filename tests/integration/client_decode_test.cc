@@ -63,7 +63,7 @@ TEST_F(ClientDecodeTest, AutoWithoutAGpuIsTheCpuAndSaysSo) {
   const auto feed = Open(R"(, "decode": "DECODE_AUTO")", nullptr);
   ASSERT_TRUE(feed);
   EXPECT_EQ(feed->constants().decode, "cpu");
-  EXPECT_THAT(log_, HasSubstr("decoded by the CPU, not by the GPU: the client names no GPU"));
+  EXPECT_THAT(Log(), HasSubstr("decoded by the CPU, not by the GPU: the client names no GPU"));
   EXPECT_OK(Next(*feed));
   EXPECT_THAT(Feed::Open(Options(kGpu, nullptr)),
               StatusIs(Code::kFailedPrecondition, HasSubstr("the client names no GPU")));
@@ -88,9 +88,9 @@ TEST_F(ClientDecodeTest, AutoWithTooLittleMemoryIsTheCpuAndSaysSoOnce) {
   Serve();
   ExpectSame(*feed, *cpu, 3);
   EXPECT_EQ(feed->constants().decode, "cpu");
-  const size_t warning = log_.find("decoded by the CPU, not by the GPU: allocate ");
-  ASSERT_NE(warning, std::string::npos) << log_;
-  EXPECT_EQ(log_.find("decoded by the CPU", warning + 1), std::string::npos) << log_;
+  const size_t warning = Log().find("decoded by the CPU, not by the GPU: allocate ");
+  ASSERT_NE(warning, std::string::npos) << Log();
+  EXPECT_EQ(Log().find("decoded by the CPU", warning + 1), std::string::npos) << Log();
 }
 
 TEST_F(ClientDecodeTest, GpuWithTooLittleMemoryIsAnError) {
@@ -101,7 +101,7 @@ TEST_F(ClientDecodeTest, GpuWithTooLittleMemoryIsAnError) {
   EXPECT_THAT(Feed::Open(Options(R"(, "decode": "DECODE_AUTO", "gpu_share": 500)", engine)),
               StatusIs(Code::kFailedPrecondition, HasSubstr("smaller batches need less")));
   EXPECT_EQ(engine->alive(), 0U);
-  EXPECT_EQ(log_, "");
+  EXPECT_EQ(Log(), "");
 }
 
 TEST_F(ClientDecodeTest, SeeksAndResumesInTheMiddle) {
@@ -207,8 +207,8 @@ TEST_F(ClientDecodeTest, ImageThatFailsIsZeroedAndMarked) {
     EXPECT_EQ(made[t], expected[t]) << name;
   }
   ExpectSame(*feed, *cpu, 4);
-  EXPECT_THAT(log_, HasSubstr("image 5 of batch 1 of epoch 0 cannot be decoded by the GPU: sample 13: bad "
-                              "codes; such samples are zeros (1 so far)"));
+  EXPECT_THAT(Log(), HasSubstr("image 5 of batch 1 of epoch 0 cannot be decoded by the GPU: sample 13: bad "
+                               "codes; such samples are zeros (1 so far)"));
 }
 
 TEST_F(ClientDecodeTest, BrokenGpuFailsTheFeed) {
