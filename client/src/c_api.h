@@ -14,7 +14,6 @@
 #include <string>
 
 #include "client/include/pinfeed/pinfeed.h"
-#include "client/src/client_log.h"
 #include "common/base/result.h"
 #include "common/base/status.h"
 
@@ -25,12 +24,10 @@ namespace pinfeed {
 pf_result Report(const Status& status) noexcept;
 pf_result Report(Code code, const char* message) noexcept;
 
-// Runs `body`, which returns a Status, and reports any exception as a failure. First delivers what the
-// library's threads had to say.
+// Runs `body`, which returns a Status, and reports any exception as a failure.
 template <typename Body>
 pf_result Guarded(Body&& body) noexcept {
   try {
-    PassOnLog();
     return Report(body());
   } catch (const std::bad_alloc&) {
     return Report(Code::kResourceExhausted, "out of memory in libpinfeed");

@@ -13,6 +13,7 @@
 #include "client/src/address.h"
 #include "client/src/c_api.h"
 #include "client/src/c_tensor.h"
+#include "client/src/client_log.h"
 #include "client/src/decode_engine.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
@@ -145,6 +146,7 @@ pf_batch_info DescribeBatch(const Batch& batch) {
 
 // Implements pf_next. Sets *out to NULL; the caller sets it to the batch.
 Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
+  PassOnLog();
   if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
   *out = nullptr;
   RETURN_IF_ERROR(CheckFeed(feed));

@@ -27,6 +27,7 @@ struct Target {
 struct Message {
   pf_log_level level;
   std::string text;
+  ForkGuard fork_guard{};
 };
 // A program that never calls the library again leaves no more than these behind.
 constexpr size_t kMaxWaiting = 1000;
@@ -68,7 +69,9 @@ void PassOnLog() {
     target = g_target;
     g_any_waiting.store(false, std::memory_order_relaxed);
   }
-  for (const Message& message : messages) target.Call(message.level, message.text);
+  for (const Message& message : messages) {
+    if (message.fork_guard.InCreatorProcess()) target.Call(message.level, message.text);
+  }
 }
 
 LibraryThread::LibraryThread() {

@@ -15,8 +15,8 @@ void SetLogFunction(pf_log_function function, void* user);
 // and drops other messages. On a thread of the library (LibraryThread) the message waits for PassOnLog.
 void ClientLog(pf_log_level level, const std::string& message);
 
-// Delivers what the library's own threads had to say. Called on the program's threads. One relaxed load if
-// there is nothing.
+// Delivers what the library's own threads had to say. Called on the program's threads where it may run code
+// of its own: when it asks for a batch, and when it closes a feed. One relaxed load if there is nothing.
 void PassOnLog();
 
 // Purpose: marks the calling thread as one of the library while it lives. The program's function may need a

@@ -60,8 +60,8 @@ void FeedWarnings::NoBatchComes(nanoseconds waited, const std::string& daemon_ad
                 "; `pinfeed status` says what the feed waits for. If that gets no answer "
                 "either, the daemon is stopped or hangs" +
                 (held_of_group == 0 ? ""
-                                    : ". This member of the group holds " + std::to_string(held_of_group) +
-                                          " of its slots: if all members together hold all of "
+                                    : ". This member holds " + std::to_string(held_of_group) +
+                                          " of the group's slots: if all members together hold all of "
                                           "them, none can be filled; copy what is kept "
                                           "(Python: zero_copy=None), or raise the spec's slots"));
 }

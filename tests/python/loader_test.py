@@ -669,6 +669,73 @@ def test_an_order_that_the_sampler_no_longer_gives_is_not_continued(workers, kno
     assert values(other) == rest, "its second order is that of the state, which was not forgotten"
 
 
+class FromAPlace:
+    """Its state is a place in its epoch; a new epoch begins at the start."""
+
+    def __init__(self):
+        self.epoch, self.place = 0, 0
+
+    def set_epoch(self, epoch):
+        self.epoch, self.place = epoch, 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+    def __iter__(self):
+        return iter(range(self.place, 24))
+
+    def __len__(self):
+        return 24 - self.place
+
+
+def test_a_samplers_own_state_goes_before_its_epoch():
+    def loader():
+        return pinfeed.DataLoader(Numbers(24), 4, sampler=FromAPlace())
+
+    first = loader()
+    first.sampler.place = 8
+    iterator = advanced(first, 1)
+    other = loader()
+    other.load_state_dict(first.state_dict())
+    assert values(other) == values(iterator) == [[12, 13, 14, 15], [16, 17, 18, 19], [20, 21, 22, 23]]
+
+
+def test_random_orders_that_begin_together_are_continued():
+    """Each draws its order for its first batch, from one generator."""
+    together = zip(shuffled(), shuffled())
+    first, second = [shuffled(), shuffled()], [shuffled(), shuffled()]
+    iterators = [iter(loader) for loader in first]
+    seen = [[next(each).tolist() for _ in range(3)] for each in iterators]
+    states = [loader.state_dict() for loader in first]
+    for loader, state in zip(second, states):
+        loader.load_state_dict(state)
+    rest = [values(loader) for loader in second]
+    assert rest == [values(each) for each in iterators]
+    assert all(sorted(sum(before + behind, [])) == list(range(20)) for before, behind in zip(seen, rest))
+    assert len(list(together)) == 7
+
+
+def test_a_state_counts_a_batch_that_raised():
+    def loader():
+        return pinfeed.DataLoader(Numbers(20, lambda number: 1 // (number - 5)), 2)
+
+    first = loader()
+    iterator = iter(first)
+    seen = []
+    while len(seen) < 4:
+        try:
+            seen.append(next(iterator))
+        except ZeroDivisionError:
+            pass
+    other = loader()
+    other.load_state_dict(first.state_dict())
+    assert first.state_dict()["batches"] == 5
+    assert len(list(other)) == len(list(iterator)) == 5
+
+
 def test_an_order_of_keys_that_are_no_numbers_is_continued_as_it_is():
     class Names:
         def __iter__(self):

@@ -6,6 +6,7 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
@@ -15,6 +16,7 @@ from ._fetch import IterableFetcher, Kind, explain, load, refuse_encoded
 from ._lanes import workers_differ
 from ._loader_state import Epoch
 from ._pinning import pinner
+from ._seeding import global_states
 
 if TYPE_CHECKING:
     from ._loader import DataLoader
@@ -96,6 +98,8 @@ class SingleIterator(LoaderIterator):
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         super().__init__(loader, epoch)
         self._recipe = loader._recipe
+        # No signal handler runs between the number and the indices.
+        self._numbered = zip(itertools.count(epoch.first), epoch.indices)
         if loader._ordinal >= 0:
             self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
@@ -116,16 +120,30 @@ class SingleIterator(LoaderIterator):
             self._leave()
 
     def _next(self) -> Any:
-        indices = next(self._epoch.indices)
-        self._epoch.drawn.add(indices)
+        if self._epoch.first == self._epoch.drawn.batches == 0:
+            # Samplers draw their order for the first batch. Unlike workers' loaders, this one asks for it only when the trainer does.
+            self._epoch.start["first_draw"] = global_states()
+        number, indices = next(self._numbered)
+        self._epoch.drawn.add(number, indices)
+        try:
+            batch = self._load(indices)
+        except StopIteration:
+            raise
+        except Exception:
+            if self._stream is None:
+                self._yielded = number + 1  # the next call returns the next batch
+            raise
+        # Also behind a batch that an interrupt has cost.
+        self._yielded = number + 1 if self._stream is None else self._yielded + 1
+        self._check_length()
+        return batch
+
+    def _load(self, indices: Any) -> Any:
         samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
         refuse_encoded(samples, self._recipe.batched)
         try:
-            batch = self._loader.collate_fn(samples)
+            return self._loader.collate_fn(samples)
         except (RuntimeError, TypeError) as error:
             if self._recipe.collate_fn is None and self._recipe.rows is None:
                 explain(samples, error)
             raise
-        self._yielded += 1
-        self._check_length()
-        return batch

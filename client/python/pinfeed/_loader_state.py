@@ -41,16 +41,20 @@ class Drawn:
     def batches(self) -> int:
         return self._hashes[-1][0]
 
-    def add(self, indices: Any) -> None:
-        """Adds the next batch's indices, or its single index. Interrupted by a signal handler, it has added them or not."""
+    def add(self, number: int, indices: Any) -> None:
+        """Adds a batch's indices, or its single index. Does nothing if they were added. If a signal handler kept it from adding those before,
+        the hashes from here on are not known.
+        """
         batches, before = self._hashes[-1]
-        data = _bytes_of(indices)
-        self._hashes.append((batches + 1, None if before is None or data is None else hashlib.blake2b(before.encode() + data, digest_size=8).hexdigest()))
+        if number < batches:
+            return
+        data = _bytes_of(indices) if number == batches else None
+        self._hashes.append((number + 1, None if before is None or data is None else hashlib.blake2b(before.encode() + data, digest_size=8).hexdigest()))
 
     def after(self, batches: int) -> Optional[str]:
         """Returns the hash of the first batches. None: not known, as with keys that are no numbers."""
         place = len(self._hashes) - 1 - (self.batches - batches)
-        return self._hashes[place][1] if 0 <= place < len(self._hashes) else None
+        return self._hashes[place][1] if 0 <= place < len(self._hashes) and self._hashes[place][0] == batches else None
 
 
 class Epoch(NamedTuple):
@@ -115,7 +119,8 @@ class Order:
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
         self._by_epoch: Dict[str, Any] = {}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            if name not in self._samplers and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
+            known = any(each is other for other in (*self._samplers.values(), *self._by_epoch.values()))
+            if not known and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
                 self._by_epoch[name] = each
         self.arguments = {
             "batch_size": batch_size,
@@ -147,17 +152,19 @@ class Order:
         """
         start, batches, drawn = state["start"], state["batches"], Drawn()
         before = global_states()
-        self._restore(start)
         for name, epoch in start.get("epochs", {}).items():
             if name in self._by_epoch:
                 self._by_epoch[name].set_epoch(epoch)
+        self._restore(start)
         try:
             set_global_states(start["global"])
             iterator = iter(self._index_sampler)
             if not state["repeat"]:
                 draw_base_seed(self._generator)
-            for indices in itertools.islice(iterator, batches):
-                drawn.add(indices)
+            if "first_draw" in start:
+                set_global_states(start["first_draw"])
+            for number, indices in enumerate(itertools.islice(iterator, batches)):
+                drawn.add(number, indices)
             _check_drawn(state, drawn)
             # Samplers draw their order for the first index: that draw, too, is from the state's generators.
             following = next(iterator, _NOTHING)
@@ -234,7 +241,7 @@ def _check_drawn(state: Dict[str, Any], drawn: Drawn) -> None:
             Code.INVALID_ARGUMENT,
             f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
             "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
-            "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or use a state from between two epochs",
+            "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or load a state from between two epochs in place of this one",
         )
 
 

@@ -159,8 +159,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         feed, where batches held by one member would stop the others; on a GPU copies, which cost it next to nothing.
         With views, three kinds of tensors are copies all the same: tensors below 64 KiB (in a full batch), batches
         that would take the last free slot (`Batch`), and in a group, batches beyond this member's share of the slots
-        (the slots but one, over group_size, which True needs there). The slot of a view on a GPU is returned in the order of the stream that was current
-        when the batch was taken (see `Batch` for the last view).
+        (the slots but one, over group_size, which True needs there). The slot of a view on a GPU is returned in the
+        order of the stream that was current when the batch was taken (see `Batch` for the last view).
       output: "batch": a `Batch`, which is a named tuple with ``items`` and ``to``. "dict": a plain dict of tensors
         by field. "tuple": a plain tuple. The tensors are the same and hold the same slots.
       slots: number of batches prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has

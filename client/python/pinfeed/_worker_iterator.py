@@ -134,8 +134,7 @@ class WorkerIterator(LoaderIterator):
             if self._drawn[1][0] is _NO_MORE:
                 self._log.append_end()
             else:
-                if self._epoch.drawn.batches <= number:  # else a signal handler raised right behind it
-                    self._epoch.drawn.add(self._drawn[1][0])
+                self._epoch.drawn.add(number, self._drawn[1][0])
                 self._log.append(self._drawn[1][0])
 
     def state_dict(self) -> Dict[str, Any]:
