@@ -170,7 +170,7 @@ def test_every_row_about_the_loader_names_a_test():
     page = TEXT[ROOT / "docs/dataloader.md"]
     rows = [line for line in page.splitlines() if line.startswith("| ") and "test |" not in line]
     written = "".join(path.read_text("utf-8") for path in (ROOT / "tests/python").glob("loader_*_test.py"))
-    written += "".join((ROOT / "tests/python" / name).read_text("utf-8") for name in ("loader_test.py", "producer_protocol_test.py"))
+    written += "".join((ROOT / "tests/python" / name).read_text("utf-8") for name in ("loader_test.py", "loader_state_test.py", "producer_protocol_test.py"))
     tests = set(re.findall(r"^def (test_\w+)\(", written, re.M))
     assert len(rows) > 50
     assert [row for row in rows if not (named := re.findall(r"`(test_\w+)`", row)) or not set(named) <= tests] == []

@@ -14,6 +14,14 @@ import torch
 Point = collections.namedtuple("Point", "x y")
 
 
+def seeded(number=3):
+    return torch.Generator().manual_seed(number)
+
+
+def values(loader):
+    return [batch.tolist() for batch in loader]
+
+
 class Numbers:
     """`count` samples: i for index i, made by `make`."""
 
