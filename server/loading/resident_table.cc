@@ -59,13 +59,14 @@ Result<std::shared_ptr<ResidentData>> ResidentTable::Acquire(const Key& key, con
     entries_.erase(Find(key));
     changed_.NotifyAll();
   };
-  Result<std::shared_ptr<ResidentData>> made = Internal("not made");
-  try {
-    made = make();
-  } catch (...) {
-    forget();
-    throw;
-  }
+  Result<std::shared_ptr<ResidentData>> made = [&] {
+    try {
+      return make();
+    } catch (...) {
+      forget();
+      throw;
+    }
+  }();
   if (!made.ok()) {
     forget();
     return made;

@@ -127,8 +127,6 @@ class SingleIterator(LoaderIterator):
         self._epoch.drawn.add(number, indices)
         try:
             batch = self._load(indices)
-        except StopIteration:
-            raise
         except Exception:
             if self._stream is None:
                 self._yielded = number + 1  # the next call returns the next batch

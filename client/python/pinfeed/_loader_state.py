@@ -234,9 +234,9 @@ def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
 def _check_drawn(state: Dict[str, Any], drawn: Drawn) -> None:
     """Raises if the batches that were skipped are known to have other samples than those that were yielded."""
     batches, yielded = state["batches"], state.get("indices")
-    if drawn.batches == batches and None in (yielded, drawn.after(batches)):
-        return
-    if yielded is not None and yielded != drawn.after(batches):
+    skipped = drawn.after(batches)
+    unknown = yielded is None or (skipped is None and drawn.batches == batches)
+    if not unknown and yielded != skipped:
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT,
             f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
