@@ -89,6 +89,7 @@ class Gpu:
             stream=lambda: 0,
             lend=lambda raw: Lent(self, raw),
             copy=self._copy,
+            is_capturing=lambda: False,  # these trainers capture no graph
         )
 
     def _copy(self, lent):

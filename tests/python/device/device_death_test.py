@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 import urllib.request
 
 import pinfeed
 import pytest
+from conftest import ROOT
 from device_fixtures import daemon, data, stand_in  # noqa: F401
 from device_process import BACKENDS, await_unused, finish, gpu, start, trainer
 
@@ -209,3 +211,11 @@ def test_a_client_of_another_pid_namespace_gets_no_cuda_ipc(daemon, data):  # no
     assert last["backend"] == "vmm-fd"
     _, errors = trainer(daemon.address, 5, within=within, env={"PINFEED_STAND_IN_FAIL": IMPORT}, **spec(data, "auto")).communicate(timeout=60)
     assert "batches come in host memory" in errors and "is in another PID namespace" in errors
+
+
+def test_the_promises_that_a_real_gpu_is_asked_for_hold_here(tmp_path):
+    program = [sys.executable, str(ROOT / "tests" / "gpu" / "death.py"), os.environ["PINFEED_DAEMON"], str(tmp_path), "--backend", "vmm-fd", "--child-seconds", "1"]
+    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout
+    promises = json.loads((tmp_path / "death.json").read_text())
+    assert len(promises) == 18 and all(promise["holds"] for promise in promises), done.stdout
