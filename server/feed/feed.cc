@@ -19,7 +19,11 @@ Feed::Feed(FeedParts parts)
       filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample,
                FeedRecorder(parts_.tracer, parts_.owner, parts_.id), share_.share()},
       bad_sample_log_(parts_.id),
-      cycle_(parts_, filling_, *this, *this) {}
+      cycle_(parts_, filling_, *this, *this) {
+  const Arena* const staging = parts_.producer->staging();
+  PF_CHECK(staging == nullptr || staging->slot_count() == parts_.arena->slot_count(),
+           "each slot is copied from its own place of the staging memory");
+}
 
 Sampler::Start Feed::Upcoming() const {
   const MutexLock lock(mutex_);

@@ -36,8 +36,9 @@ MemoryBudget::~MemoryBudget() {
 }
 
 MemoryBudget::Room MemoryBudget::RoomForLocked(uint64_t bytes, std::optional<uid_t> user) const {
-  if (bytes > capacity_bytes_ || (user && bytes > max_per_user_)) return Room::kNever;
-  if (user && UsedByLocked(*user) > max_per_user_ - bytes) return Room::kOfUser;
+  const bool limited = user && max_per_user_ < capacity_bytes_;
+  if (bytes > capacity_bytes_ || (limited && bytes > max_per_user_)) return Room::kNever;
+  if (limited && UsedByLocked(*user) > max_per_user_ - bytes) return Room::kOfUser;
   return bytes > capacity_bytes_ - used_bytes_ ? Room::kOfAnyUser : Room::kFree;
 }
 

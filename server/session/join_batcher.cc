@@ -30,7 +30,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeBatcherFeed(uint64_t feed_id, uid_
   auto producer = std::make_unique<RequestBatchProducer>(*spec.batcher, std::move(loader), parts_.workers);
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer},
-                  arguments, backend);
+                  arguments, backend, spec.slots);
 }
 
 Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcherArguments& arguments) const {

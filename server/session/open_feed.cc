@@ -222,7 +222,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
                                                         parts_.workers, parts_.readers);
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer, std::move(decode.note), at_most, std::move(resident_note)},
-                  arguments, backend);
+                  arguments, backend, spec.slots);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid_t owner,
@@ -238,13 +238,13 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
   }
   ASSIGN_OR_RETURN(BatchLayout layout,
                    BatchLayout::Create(TensorsOf(dataset, images.get()), spec.batch_size));
+  uint32_t slots = spec.slots;
   std::unique_ptr<Arena> staging;
   std::unique_ptr<OneOffMemory> one_off;  // which one trainer can map
   if (spec.sharing == Sharing::kExclusive)
     one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, owner);
   if (spec.sharing != Sharing::kExclusive) {
-    const uint32_t slots =
-        spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : spec.slots;
+    if (slots == 0) slots = parts_.default_slots;  // of both memories
     const auto make = [&] {
       return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, owner, &parts_.quarantine);
     };
@@ -260,12 +260,12 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
       feed_id, spec, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer},
-                  arguments, Backend::kHost);
+                  arguments, Backend::kHost, slots);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
-                                                   Backend backend) const {
-  const FeedSpec& spec = arguments.spec;
+                                                   Backend backend, uint32_t slots) const {
+  const bool chosen = slots != 0;
   const BatchLayout& layout = parts.layout;
   const uid_t owner = parts.owner;
   const bool on_gpu =
@@ -274,15 +274,13 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
       !on_gpu && std::ranges::any_of(layout.tensors, [](const auto& tensor) { return tensor.spec.packed(); });
   const uint64_t of_user = std::min(parts_.pool.capacity_bytes(), parts_.pool.max_per_user());
   const bool more = on_gpu || layout.slot_stride <= of_user / kSmallPart / kTimesMore / parts_.default_slots;
-  uint32_t slots = spec.slots;
-  if (slots == 0) slots = SlotsFor(parts_.default_slots, layout.slot_stride, more, packed ? kTimesPacked : 1);
+  if (!chosen) slots = SlotsFor(parts_.default_slots, layout.slot_stride, more, packed ? kTimesPacked : 1);
   // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
-  if (spec.slots == 0 && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
+  if (!chosen && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   // The minimum is the last resort, so that a restarted trainer gets as many slots as before.
-  const uint32_t least =
-      spec.slots == 0 && (more || packed) ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : slots;
+  const uint32_t least = chosen ? slots : std::min(slots, parts_.default_slots);
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
     AwaitMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner}, arena.status());
@@ -293,7 +291,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
     const std::string rows = lacks_memory() ? PackedMemory(layout) : "";
     return Status(arena.status().code(), arena.status().message() + rows, arena.status().native_error())
         .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
-                     std::to_string(spec.batch_size));
+                     std::to_string(layout.batch_size));
   }
   parts.arena = *std::move(arena);
   return std::make_unique<Feed>(std::move(parts));

@@ -129,9 +129,9 @@ class FeedOpener {
   // A feed of requests.
   Result<std::unique_ptr<Feed>> MakeBatcherFeed(uint64_t feed_id, uid_t owner,
                                                 const OpenFeedArguments& arguments, Backend backend) const;
-  // Adds the arena, which `parts` lack.
-  Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
-                                         Backend backend) const;
+  // Adds the arena, which `parts` lack. `slots`: of the arena; 0: as many as suit the batches and the memory.
+  Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments, Backend backend,
+                                         uint32_t slots) const;
   // Waits briefly for the memory of feeds that have just ended. For a GPU's memory, idle resident samples are
   // freed as well, of other users only if these have what this user lacks.
   struct Demand {

@@ -93,7 +93,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(uint64_t feed_id, uid
       *std::move(data), *std::move(plan), sampler, spec.on_bad_sample, dataset->info(), parts_.workers);
   return MakeFeed(
       {feed_id, spec, std::move(layout), sampler, std::move(producer), nullptr, owner, &parts_.tracer},
-      arguments, Backend::kHost);
+      arguments, Backend::kHost, spec.slots);
 }
 
 }  // namespace pinfeed

@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MemoryBudgetTest, LeasesAreChargedAndComeBack) {
   MemoryBudget pool(100);
@@ -234,6 +235,14 @@ TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
   EXPECT_FALSE(Mapping::Map((*shared)->fd(), (*shared)->bytes(), Access::kReadWrite, false).ok());
   const auto own = HostArena::Create(Layout(10, 1), 3, false, pool);
   EXPECT_TRUE(Mapping::Map((*own)->fd(), (*own)->bytes(), Access::kReadWrite, false).ok());
+}
+
+TEST(MemoryBudgetTest, ALimitThatIsNoneIsNotWhatStandsInTheWay) {
+  MemoryBudget pool(100, 100, MemoryBudget::Names());
+  const auto first = pool.Reserve(50, 7);
+  EXPECT_THAT(pool.Reserve(51, 7), StatusIs(Code::kResourceExhausted,
+                                            AllOf(HasSubstr("50 bytes of its 100 bytes are free"),
+                                                  HasSubstr("more pool_bytes"), Not(HasSubstr("user_")))));
 }
 
 TEST(MemoryBudgetTest, UsersHaveAShareAndHearWhatToDo) {

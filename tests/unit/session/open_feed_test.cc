@@ -155,6 +155,42 @@ TEST_F(OpenFeedTest, LargeBatchesGetTwiceTheSlotsWhereThatIsLittleOfWhatTheUserM
   WaitFor([&] { return nearly_full.used_bytes() == taken.bytes(); });
 }
 
+// Batches of 768 KiB, of which 16 are usual.
+TEST_F(OpenFeedTest, SmallBatchesGetFewerSlotsWhereMemoryIsShort) {
+  MemoryBudget pool{uint64_t{4} << 20};
+  const FeedOpener opener(PartsWith(nullptr, nullptr, &pool));
+  OpenFeedArguments arguments = Arguments(Sharing::kExclusive);
+  arguments.spec.batch_size = 1536;
+  arguments.spec.slots = 0;
+  ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome,
+                       opener.Open(kPeer, arguments, std::make_shared<NumberDataset>(80)));
+  const auto& session = std::get<std::shared_ptr<Session>>(outcome);
+  EXPECT_EQ(session->feed->arena().slot_count(), 4U);
+  End(session->id);
+  WaitFor([&] { return pool.used_bytes() == 0; });
+}
+
+// Where a feed that the daemon reads gets 8 slots (above) or packed rows get more.
+TEST_F(OpenFeedTest, ASharedProducedFeedHasAsManySlotsAsItsStagingMemory) {
+  MemoryBudget pool{uint64_t{8} << 30};
+  const FeedOpener opener(PartsWith(nullptr, nullptr, &pool));
+  for (const uint32_t batch_size : {16U, 6144U}) {
+    OpenFeedArguments arguments = Arguments(Sharing::kBroadcast);
+    arguments.spec.dataset = {};
+    arguments.spec.dataset.produced =
+        ProducedDataset{"x", 10'000, {{"batch", DType::kUint8, {4096}}}, "", 0, 0};
+    arguments.spec.batch_size = batch_size;
+    arguments.spec.slots = 0;
+    ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome, opener.Open(kPeer, arguments, nullptr));
+    const auto& session = std::get<std::shared_ptr<Session>>(outcome);
+    const Feed& feed = *session->feed;
+    ASSERT_NE(feed.producer().staging(), nullptr);
+    EXPECT_EQ(feed.arena().slot_count(), feed.producer().staging()->slot_count());
+    End(session->id);
+  }
+  WaitFor([&] { return pool.used_bytes() == 0; });
+}
+
 TEST_F(OpenFeedTest, OnlyMemberHasToEndFirst) {
   for (const Sharing sharing : {Sharing::kBroadcast, Sharing::kQueue}) {
     const OpenFeedArguments arguments = Arguments(sharing);
