@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/loading/encoded_images.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <utility>
 
 #include "common/base/quote.h"
 #include "server/dataset/image_file.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 namespace {
@@ -72,8 +74,8 @@ class EncodedImages::File final : public Dataset {
   }
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& out) const override {
     if (!path_.empty()) return ReadImageFile(path_, roots_, out);
-    out.resize(bytes_.size());
-    std::memcpy(out.data(), bytes_.data(), bytes_.size());
+    RETURN_IF_ERROR(ResizeForSample(bytes_.size(), out));
+    std::ranges::copy(bytes_, out.begin());
     return OkStatus();
   }
   std::string Describe(uint64_t id) const override { return files_.Describe(id); }

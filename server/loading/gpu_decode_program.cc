@@ -7,6 +7,7 @@
 
 #include "common/base/sample_random.h"
 #include "server/loading/sample_buffers.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/gpu_plan.h"
 
@@ -113,7 +114,7 @@ Status GpuDecodeProgram::LoadPixels(ImageSize size, const SamplePlaces& places,
                                     SampleScratch::Buffers& buffers) const {
   ASSIGN_OR_RETURN(const ImageView source, buffers.image.decoder.Decode(SourceRegion(buffers.plan, size)));
   ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, source, buffers.geometry));
-  buffers.pixels.resize(height_ * width_ * channels_);
+  RETURN_IF_ERROR(ResizeForSample(height_ * width_ * channels_, buffers.pixels));
   as_is_.Run(buffers.plan.flip_vertical ? result.UpsideDown() : result, false, buffers.pixels);
   ImagePlan plan{};
   plan.kind = static_cast<uint32_t>(ImagePlanKind::kPixels);

@@ -6,6 +6,7 @@
 
 #include "server/dataset/fingerprint.h"
 #include "server/loading/piece_task.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 namespace {
@@ -66,7 +67,8 @@ class RequestSample final : public Dataset {
     return OkStatus();
   }
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& out) const override {
-    out.assign(bytes_.begin(), bytes_.end());
+    RETURN_IF_ERROR(ResizeForSample(bytes_.size(), out));
+    std::ranges::copy(bytes_, out.begin());
     return OkStatus();
   }
   std::string Describe(uint64_t id) const override { return RequestName(id); }

@@ -11,6 +11,7 @@
 #include "server/loading/gpu_decode_program.h"
 #include "server/loading/image_source.h"
 #include "server/loading/sample_buffers.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/mask.h"
 #include "server/transform/pointwise.h"
@@ -91,8 +92,8 @@ struct SampleLoader::Program {
     if (moves) {
       const size_t bytes = mask.planes * mask.pixel_bytes * static_cast<size_t>(tensor->size.width) *
                            static_cast<size_t>(tensor->size.height);
-      if (buffers.encoded.size() < bytes) buffers.encoded.resize(bytes);
-      source = std::span(buffers.encoded).first(bytes);
+      RETURN_IF_ERROR(ResizeForSample(bytes, buffers.encoded));
+      source = buffers.encoded;
     }
     const uint64_t start = TraceClockNs();
     Status status = dataset.ReadTensor(id, mask.field, source);
@@ -186,7 +187,7 @@ struct SampleLoader::Program {
     if (images.has_value()) return images->Read(dataset, id, buffers.image);
     const size_t bytes =
         tensor->channels * static_cast<size_t>(tensor->size.width) * static_cast<size_t>(tensor->size.height);
-    if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
+    RETURN_IF_ERROR(ResizeForSample(bytes + kRowSlack, buffers.encoded));
     return dataset.ReadTensor(id, *image, std::span(buffers.encoded).first(bytes));
   }
   Status Transformed(const SampleKey& key, const SamplePlaces& places,

@@ -93,4 +93,14 @@ void HostMemoryLedger::Reservation::Allocate(uint64_t bytes) {
   ledger_->reserved_ -= bytes;
 }
 
+Status ResizeForSample(uint64_t bytes, std::vector<std::byte>& buffer) {
+  if (bytes > buffer.capacity()) {
+    std::vector<std::byte>().swap(buffer);
+    ASSIGN_OR_RETURN(const auto reservation, HostMemoryLedger::ForThisProcess().ReserveForSample(bytes));
+    buffer = std::vector<std::byte>(bytes);  // touches all of it
+  }
+  buffer.resize(bytes);
+  return OkStatus();
+}
+
 }  // namespace pinfeed

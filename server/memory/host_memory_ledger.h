@@ -6,10 +6,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/os/host_limits.h"
@@ -75,5 +77,9 @@ class HostMemoryLedger {
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
 };
+
+// Makes a worker's buffer hold `bytes` of a sample, in the ledger of this process; the contents are
+// unspecified. Errors: as ReserveForSample.
+Status ResizeForSample(uint64_t bytes, std::vector<std::byte>& buffer);
 
 }  // namespace pinfeed

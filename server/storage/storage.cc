@@ -12,12 +12,8 @@ Status RandomAccessFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out
     return DataLoss("read " + QuotePath(path_) + ": its " + std::to_string(size_) +
                     " bytes exceed the limit of " + std::to_string(max_bytes));
   }
-  if (size_ > out.capacity()) {
-    const auto reservation = HostMemoryLedger::ForThisProcess().ReserveForSample(size_);
-    if (!reservation.ok()) return reservation.status().WithContext("read " + QuotePath(path_));
-    out = std::vector<std::byte>(size_);
-  }
-  out.resize(size_);
+  if (const Status memory = ResizeForSample(size_, out); !memory.ok())
+    return memory.WithContext("read " + QuotePath(path_));
   return ReadAt(0, out);
 }
 

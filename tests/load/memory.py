@@ -116,6 +116,13 @@ def giants(place, group):
         except pinfeed.Error as caught:
             error = str(caught)
         yield holds("  why", error[error.find("a sample"):][:60], "a sample that takes" in error and str(group) in error)
+        cropped = {**options, "transforms": [pinfeed.transforms.CenterCrop(8)], "layout": "HWC"}
+        try:
+            with pinfeed.open(place.scratch / "giant_array", address=daemon.address, **cropped) as feed:
+                error = f"none of {len(list(feed))}"
+        except pinfeed.Error as caught:
+            error = str(caught)
+        yield holds("  an array that is read whole to be cropped", error[error.find("a sample"):][:60], "a sample that takes 768 MiB" in error)
     with place.daemon("--pool-bytes", f"{LIMIT_MIB // 4}MiB", under=into(group)) as daemon:
         with pinfeed.open(place.scratch / "giants", on_bad_sample="zero", valid=True, address=daemon.address, **{**options, "batch_size": 6}) as feed:
             with contextlib.suppress(pinfeed.DataLossError):  # each may be in the way of another
@@ -149,5 +156,7 @@ def run(place):
             yield holds("control group: none can be made here", "not tried")
         else:
             make_giants(place.scratch / "giants" / "class")
+            (place.scratch / "giant_array").mkdir()
+            numpy.lib.format.open_memmap(place.scratch / "giant_array" / "image.npy", "w+", numpy.uint8, (2, 16384, 16384, 3)).flush()
             yield from giants(place, group)
             yield from in_group(place, rows, group)

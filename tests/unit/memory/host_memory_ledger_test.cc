@@ -85,6 +85,19 @@ TEST_F(HostMemoryLedgerTest, OnlyALargeSampleAsksForItsMemory) {
   EXPECT_FALSE(little.has_value());
 }
 
+TEST(ResizeForSampleTest, OnlyWhatThereIsBecomesABuffer) {
+  std::vector<std::byte> buffer;
+  ASSERT_OK(ResizeForSample(65 << 20, buffer));
+  EXPECT_EQ(buffer.size(), size_t{65} << 20);
+  const std::byte* const memory = buffer.data();
+  ASSERT_OK(ResizeForSample(7, buffer));
+  EXPECT_EQ(buffer.size(), 7U);
+  ASSERT_OK(ResizeForSample(1 << 20, buffer));
+  EXPECT_EQ(buffer.data(), memory);
+  EXPECT_THAT(ResizeForSample(uint64_t{1} << 50, buffer),
+              StatusIs(Code::kResourceExhausted, HasSubstr("a sample that takes 1 PiB")));
+}
+
 TEST_F(HostMemoryLedgerTest, WhatCannotBeToldIsTheKernelsToRefuse) {
   HostMemoryLedger blind(
       [](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
