@@ -82,6 +82,7 @@ class Queue final : public Membership {
     Participant* taker = nullptr;
     std::pair<int64_t, int64_t> least;
     for (Participant* member : members()) {
+      if (member->pages->state() != FeedState::kRunning) continue;  // its stream has ended
       // Read once: the client may change them at any time.
       const int64_t waits_since = member->WaitsSince();
       const std::pair load(member->Untaken(), on_request_ && reserve ? waits_since : member->Owes());

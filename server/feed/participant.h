@@ -89,7 +89,7 @@ struct Participant {
 
   std::shared_ptr<ControlPages> pages;
   std::optional<Sampler::Start> start;  // its first batch; empty: the feed's next one
-  Sampler::Start first = {};            // set by Attach: no earlier batch is published to it
+  Sampler::Start first = {};  // set by Attach: no earlier batch is published to it, unless it is in a queue
 
   Role role = Role::kNone;
   std::array<Lease, kMaxSlots> leases = {};

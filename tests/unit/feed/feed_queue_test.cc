@@ -48,6 +48,23 @@ TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
   feed_->Depart(second_.participant(), Ended());
 }
 
+TEST_P(FeedQueueTest, WhatComesBackAfterTheEndIsForMembersToCome) {
+  ASSERT_TRUE(first_.Next().has_value());
+  second_.Release(*second_.Next(), *feed_);
+  feed_->ReadReleases();
+  ASSERT_EQ(second_.state(), FeedState::kEnded);
+  feed_->Depart(first_.participant(), Ended());  // while it holds its batch
+  EXPECT_EQ(second_.participant().CountHeld(), 0U);
+  PageClient third(*feed_);
+  ASSERT_OK(feed_->Attach(third.participant()));
+  const auto batch = third.Next();
+  ASSERT_TRUE(batch.has_value());
+  third.Release(*batch, *feed_);
+  EXPECT_FALSE(third.Next().has_value());
+  feed_->Depart(second_.participant(), Ended());
+  feed_->Depart(third.participant(), Ended());
+}
+
 // A member that is on its way keeps the feed alive, and gets what those before it left.
 TEST_P(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
   WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
