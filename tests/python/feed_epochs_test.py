@@ -167,18 +167,20 @@ def test_a_shared_feed_joins_in_the_epoch_that_runs(fake):
     assert labels(feed) == epoch(6)
 
 
-def test_a_group_that_goes_on_before_this_member_reads(fake):
-    feed = fake(share="broadcast", group="g")
-    fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(5))
-    assert labels(feed) == epoch(5)
-    assert labels(feed) == epoch(6)
-
-
 def test_an_epoch_of_a_group_that_was_named_and_went_by_is_empty(fake):
     feed = fake(settings={"START": 4}, share="broadcast", group="g")
     feed.set_epoch(5)
     fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(6))
     assert [(feed.epoch, labels(feed)) for _ in range(2)] == [(5, []), (6, epoch(6))]
+
+
+@pytest.mark.parametrize("share", ["broadcast", "queue"])
+def test_epochs_that_went_by_before_the_first_batch_are_empty(fake, share):
+    feed = fake(share=share, group="g", epochs=3)
+    fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(1))
+    assert [labels(feed) for _ in range(feed.epoch, 3)] == [[], epoch(1), epoch(2)]
+    with pytest.raises(pinfeed.Error, match="has finished all of epochs=3"):
+        labels(feed)
 
 
 @pytest.mark.parametrize("share", ["broadcast", "queue"])

@@ -80,7 +80,6 @@ class Feed(Stream):
         self._queue = opened.spec.get("sharing") == "QUEUE"
         self._may_be_plain = not self._shared and opened.output == "batch"
         self._accelerate_checked = False  # true once wrapped in pinfeed.accelerate.Loader, or after the warning that it is not
-        self._joined = not self._shared  # until its first batch, a member follows the group to whatever epoch it is in
         super().__init__(opened)
         if opened.resumed is not None:
             self._set_position(opened.resumed)
@@ -109,7 +108,8 @@ class Feed(Stream):
     @property
     def epoch(self) -> int:
         """The epoch, from 0, of the current iteration (or of the last one, after a ``break``); otherwise that of the
-        next ``for``. For a member that joins a running group, the group's epoch.
+        next ``for``. For a member that joins a running group, the group's epoch then: an epoch that went by before its
+        first batch, or of which others of a queue got all batches, is an empty loop.
         """
         return self._epoch
 
@@ -244,11 +244,11 @@ class Feed(Stream):
                     break
             info = taken.info
             epoch = info[0]
-            late = self._joined and epoch < self._epoch
+            late = epoch < self._epoch
             if late and not self._queue:
                 self._taken = None  # from an epoch that was left early: returns its slot
                 continue
-            if self._joined and epoch > self._epoch:
+            if epoch > self._epoch:
                 break  # kept for the next iteration
             batch = self._as_output(self._maker.make(taken))
             if info[5] > self._maker.max_held:
@@ -259,7 +259,6 @@ class Feed(Stream):
                 self._epoch = epoch
                 # In a queue's last epoch, batches of members that died may still follow.
                 self._ended = info[4] != 0 and not (self._queue and epoch + 1 == self._epochs)
-            self._joined = True
             self._delivered = True
             self._phase = _RUNNING
             taken.leaving = True
@@ -296,7 +295,6 @@ class Feed(Stream):
             elif self._phase != _PLACED or epoch != self._epoch:
                 self._end_iteration()
                 self._epoch = epoch
-                self._joined = True  # from here on, batches of other epochs are recognised
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position after the last batch that was yielded, to be saved with the model.
@@ -358,7 +356,6 @@ class Feed(Stream):
         """
         self._phase = _PLACED
         self._epoch, self._ended, self._next_epoch = resumed
-        self._joined = True
 
 
 def _no_iterator() -> None:
