@@ -176,7 +176,10 @@ def test_status_classes_and_names(fake):
         ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, {}, (3, 8, "RANK/WORLD_SIZE")),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, {}, (1, 2, "SLURM_PROCID/SLURM_NTASKS")),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}, (0, 1, "default")),
-        ({"RANK": "3"}, {}, (0, 1, "default")),
+        ({"SLURM_NTASKS": "2"}, {}, (0, 1, "default")),
+        ({"WORLD_SIZE": "1"}, {}, (0, 1, "default")),
+        ({"WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, {}, (1, 2, "SLURM_PROCID/SLURM_NTASKS")),
+        ({"RANK": "3"}, {"rank": 3, "world_size": 4}, (3, 4, "arguments")),
     ],
 )
 def test_rank(fake, monkeypatch, environment, options, expected):
@@ -191,6 +194,13 @@ def test_rank_of_an_environment_that_makes_no_sense(fake, monkeypatch):
     monkeypatch.setenv("RANK", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(pinfeed.InvalidArgumentError, match="RANK='x'"):
+        fake()
+
+
+@pytest.mark.parametrize("name, missing", [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("SLURM_PROCID", "SLURM_NTASKS")])
+def test_half_a_rank_is_refused(fake, monkeypatch, name, missing):
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(pinfeed.InvalidArgumentError, match=f"{name}='3' and no {missing}: set both"):
         fake()
 
 

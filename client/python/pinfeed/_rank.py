@@ -18,6 +18,8 @@ class Rank(NamedTuple):
 
 # Sources that never change during the life of a feed. Other sources only tell what was known when it was opened.
 _FIXED_SOURCES = ("arguments", "share", "torch.distributed")
+# Variables that tell of several processes, and what each needs beside it. A Slurm allocation has SLURM_NTASKS for one process too.
+_NEEDED = (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
 
 def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
@@ -30,6 +32,17 @@ def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT, f"rank: the environment has {rank_name}={rank!r} and {world_name}={world!r}, which are not numbers"
         ) from None
+
+
+def _refuse_half_a_rank() -> None:
+    """Raises if a variable is set without its other half: as 0 of 1, every process would get all samples."""
+    for name, missing in _NEEDED:
+        value = os.environ.get(name)
+        if value and not os.environ.get(missing) and (name, value) != ("WORLD_SIZE", "1"):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"rank: the environment has {name}={value!r} and no {missing}: set both, as a launcher does, or neither, or give rank and world_size",
+            )
 
 
 def later_rank(known: Rank) -> Optional[Rank]:
@@ -45,7 +58,7 @@ def later_rank(known: Rank) -> Optional[Rank]:
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
     """Returns the rank from the arguments, else from an initialised ``torch.distributed``, else from torchrun's
     variables, else from Slurm's (for a job with more than one task), else 0 of 1. A shared feed is one stream for
-    its whole group, so only arguments split it.
+    its whole group, so only arguments split it. InvalidArgumentError if there is only half of a source.
     """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
@@ -63,4 +76,5 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
     slurm = _from_environment("SLURM_PROCID", "SLURM_NTASKS")
     if slurm is not None and slurm.world_size > 1:
         return slurm
+    _refuse_half_a_rank()
     return Rank(0, 1, "default")
