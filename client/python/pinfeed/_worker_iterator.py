@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 from ._batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag
 from ._device_copies import DeviceCopies
 from ._encoded import Totals
-from ._errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning
+from ._errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError
 from ._first_batch import FirstBatch
 from ._index_log import IndexLog
 from ._lanes import Lanes, LaneState
@@ -217,6 +217,9 @@ class WorkerIterator(LoaderIterator):
         except Error as error:
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
+            if error.code == Code.RESOURCE_EXHAUSTED:
+                size = f"{self._slots} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
+                raise ResourceExhaustedError(error.code, f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
             raise
         supervisor = None
         try:
