@@ -209,8 +209,8 @@ void Feed::CountCopied() {
 }
 
 void Feed::LoseSession(const std::string& reason) {
-  ClientLog(PF_LOG_WARNING,
-            reason + " (" + opener_.address() + "); everything it published was taken, reconnecting");
+  ClientLog(PF_LOG_WARNING, reason + " (" + opener_.address() + "); everything it published was taken" +
+                                (reconnection_.Tries() ? ", reconnecting" : ""));
   SetSession(nullptr);
   reconnection_.Begin();
 }
@@ -233,6 +233,7 @@ Status Feed::Reconnect(const Deadline& deadline) {
   }
   if (!IsTransient(tried.code()))
     return final_error_ = tried.WithContext("reconnect to the daemon at " + opener_.address());
+  warnings_.NotReconnected(reconnection_.away(), opener_.address(), tried);
   reconnection_.Failed(std::move(tried));
   return reconnection_.CheckTimeout();
 }

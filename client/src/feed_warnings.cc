@@ -78,6 +78,13 @@ void FeedWarnings::DecoderIsSlow(nanoseconds waited, uint32_t held) {
                         "broadcast, one process decodes for all on its GPU: is it stopped or busy?"));
 }
 
+void FeedWarnings::NotReconnected(nanoseconds away, const std::string& daemon_address, const Status& tried) {
+  const bool refused = tried.code() != Code::kUnavailable;
+  if ((!refused && away < kVeryLong) || !IsDue(&next_of_tries_)) return;
+  ClientLog(PF_LOG_WARNING, "not reconnected to the daemon at " + daemon_address + " after " + Seconds(away) +
+                                ", trying on: " + tried.message());
+}
+
 void FeedWarnings::ImagesAreZeroed(const DecodeRing::Outcome& outcome) {
   zeroed_images_ += outcome.zeroed.size();
   if (!IsDue(&next_of_zeroed_)) return;

@@ -26,12 +26,15 @@ class FeedWarnings {
                     uint32_t held_of_group);
   // A published batch has not been decoded for `waited`. Warns if that is long.
   void DecoderIsSlow(std::chrono::nanoseconds waited, uint32_t held);
+  // A daemon that was lost `away` ago was tried again. Warns if it refuses, or is away for very long.
+  void NotReconnected(std::chrono::nanoseconds away, const std::string& daemon_address, const Status& tried);
   // A batch has zeros in place of images. The daemon does not know of them: it published the batch as good.
   void ImagesAreZeroed(const DecodeRing::Outcome& outcome);
 
  private:
   SteadyTime next_of_waiting_{};
   SteadyTime next_of_silence_{};
+  SteadyTime next_of_tries_{};
   SteadyTime next_of_zeroed_{};
   uint64_t zeroed_images_ = 0;
   bool said_empty_ = false;

@@ -26,7 +26,7 @@ Status Reconnection::CheckTimeout() {
 }
 
 bool Reconnection::Due() const {
-  return timeout_ != std::chrono::milliseconds(0) && steady_clock::now() >= next_try_;
+  return Tries() && steady_clock::now() >= next_try_;
 }
 
 Status Reconnection::Wait(const Deadline& deadline) const {

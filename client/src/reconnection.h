@@ -27,6 +27,8 @@ class Reconnection {
   // Returns kUnavailable, and begins the timeout anew, if the daemon was away for that long.
   Status CheckTimeout();
   bool Due() const;
+  // Whether there are tries at all.
+  bool Tries() const { return timeout_ != std::chrono::milliseconds(0); }
   // Waits until a try may be due. kDeadlineExceeded: `deadline` has passed.
   Status Wait(const Deadline& deadline) const;
   // Sets when the next try is due.

@@ -19,6 +19,7 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -269,19 +270,19 @@ TEST_F(ClientFeedTest, ReconnectTimeoutEndsTheWait) {
 }
 
 TEST_F(ClientFeedTest, FullMemoryIsWaitedForOnReconnectOnly) {
-  std::atomic<int> refusals{0};
+  std::atomic<int> refusals{1};
   const auto refuse = [&](const v1::OpenFeedRequest&) {
     return refusals.fetch_sub(1) > 0 ? grpc::Status(grpc::RESOURCE_EXHAUSTED, "pool is full")
                                      : grpc::Status::OK;
   };
   const auto daemon = Daemon({.refuse = refuse, .opened = [](FakeSession& session) { session.Publish(); }});
-  refusals = 1;
   EXPECT_THROW(Feed(kSpec, Options()), Error);
   Feed feed(kSpec, Options());
-  EXPECT_EQ(feed.Next()->index(), 0U);
+  ASSERT_EQ(feed.Next()->index(), 0U);
   refusals = 2;
   daemon->HangUp(0);
   EXPECT_EQ(feed.Next()->index(), 1U);
+  EXPECT_THAT(log_.lines, Contains(AllOf(HasSubstr("not reconnected"), HasSubstr("pool is full"))));
 }
 
 TEST_F(ClientFeedTest, SeekReopensOnlyWhenThePositionChanges) {

@@ -31,5 +31,20 @@ TEST(FeedWarningsTest, AVeryLongWaitIsToldOnceInAWhile) {
   EXPECT_THAT(log.lines[1], HasSubstr("no batch for 33.00 s: all 3 slots are held"));
 }
 
+TEST(FeedWarningsTest, ARefusalToReconnectIsToldAndARestartIsNot) {
+  LogCapture log;
+  FeedWarnings warnings;
+  warnings.NotReconnected(seconds(1), "/run/pinfeed.sock", Unavailable("connect: no such file"));
+  EXPECT_THAT(log.lines, IsEmpty());
+  warnings.NotReconnected(seconds(2), "/run/pinfeed.sock", ResourceExhausted("the pool is too small"));
+  warnings.NotReconnected(seconds(3), "/run/pinfeed.sock", ResourceExhausted("the pool is too small"));
+  ASSERT_THAT(log.lines, SizeIs(1));
+  EXPECT_THAT(log.lines[0], AllOf(HasSubstr("after 2.00 s, trying on: the pool is too small"),
+                                  HasSubstr("/run/pinfeed.sock")));
+  FeedWarnings others;
+  others.NotReconnected(seconds(31), "/run/pinfeed.sock", Unavailable("connect: no such file"));
+  EXPECT_THAT(log.lines, SizeIs(2));
+}
+
 }  // namespace
 }  // namespace pinfeed
