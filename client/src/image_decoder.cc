@@ -62,7 +62,7 @@ class GpuImageDecoder::Impl {
   Impl(std::shared_ptr<const CudaDevice> device, const Options& options)
       : device_(std::move(device)), options_(options) {}
   Status Open(const NvJpeg& api);
-  bool AddImage(const EncodedImage& image, size_t index, Status& failure);
+  Result<bool> AddImage(const EncodedImage& image, size_t index, Status& failure);
   Status PlanImage(const EncodedImage& image, Made& made, DecodedImage& job);
   Status RunChunk(std::span<const EncodedImage> images, std::span<Status> failures);
   void RunEngines(std::span<const EncodedImage> images);
@@ -122,7 +122,9 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   for (size_t next = 0; next < images.size();) {
     chunk_.count = 0;
     chunk_.used = 0;
-    while (next < images.size() && AddImage(images[next], next, failures[next])) ++next;
+    for (bool added = true; added && next < images.size(); next += added ? 1 : 0) {
+      ASSIGN_OR_RETURN(added, AddImage(images[next], next, failures[next]));
+    }
     if (Status done = RunChunk(images, failures); !done.ok()) {
       stream_->Drain();
       return done;
@@ -131,14 +133,16 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   return OkStatus();
 }
 
-// Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if there is no room.
-bool GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, Status& failure) {
+// Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if there is no room,
+// and an error if nvJPEG lacks memory, which is no fault of the image.
+Result<bool> GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, Status& failure) {
   PF_CHECK(image.plan.kind != static_cast<uint32_t>(ImagePlanKind::kPixels), "pixels need no decoder");
   Made made{.index = index};
   DecodedImage job{};
   if (failure.ok()) failure = CheckImagePlan(image.plan, options_.height, options_.width);
   if (failure.ok() && image.plan.kind == static_cast<uint32_t>(ImagePlanKind::kJpeg))
     failure = PlanImage(image, made, job);
+  if (failure.code() == Code::kResourceExhausted) return std::exchange(failure, OkStatus());
   if (!failure.ok()) {
     made = Made{.index = index};
     job = {};
@@ -162,8 +166,8 @@ Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, D
   RETURN_IF_ERROR(CheckJpegFrame(image.plan, frame));
   made.pixels = PixelsOf(frame);
   if (made.pixels.bytes > kPixelBytes)
-    return ResourceExhausted("a JPEG file of " + std::to_string(frame.width) + " x " +
-                             std::to_string(frame.height) + " pixels is too large for the GPU's decoder");
+    return DataLoss("a JPEG file of " + std::to_string(frame.width) + " x " + std::to_string(frame.height) +
+                    " pixels is too large for the GPU's decoder");
   made.region = EngineRegion(image.plan);
   job = Describe(image.plan, made.pixels);
   ASSIGN_OR_RETURN(made.on_engine, engines_->CanDecode());

@@ -38,6 +38,9 @@ nvjpeg::ResultCode Refuse(nvjpeg::Handle, nvjpeg::State, const unsigned char* co
                           nvjpeg::Image*, nvjpeg::Params*, CUstream) {
   return nvjpeg::ResultCode::kExecutionFailed;
 }
+nvjpeg::ResultCode LackMemory(nvjpeg::Handle, const unsigned char*, size_t, nvjpeg::Bitstream) {
+  return nvjpeg::ResultCode::kAllocatorFailure;
+}
 
 bool Check(bool ok, const char* what) {
   if (!ok) std::printf("FAILED: %s\n", what);
@@ -121,7 +124,13 @@ bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const st
                name) &&
          ok;
   }
-  return ok;
+  NvJpeg faulty = *real;
+  faulty.nvjpegJpegStreamParseHeader = LackMemory;
+  DecodeFixture fixture(device, {.height = DecodeFixture::kSide, .width = DecodeFixture::kSide}, &faulty);
+  std::vector<Status> failures;
+  const Status decoded = fixture.TryDecode(RandomCrops(fixture, photos, 2), failures);
+  std::printf("nvJPEG lacks memory: %s\n", decoded.ToString().c_str());
+  return Check(decoded.code() == Code::kResourceExhausted && AllOk(failures), "no image is at fault") && ok;
 }
 
 bool TestQueuedReaders(const std::shared_ptr<const CudaDevice>& device, const std::vector<File>& photos) {

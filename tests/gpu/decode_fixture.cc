@@ -57,10 +57,10 @@ std::vector<EncodedImage> DecodeFixture::Encode(const std::vector<Expectation>& 
   return encoded;
 }
 
-void DecodeFixture::Decode(const std::vector<Expectation>& images, std::vector<Status>& failures,
-                           size_t first) {
+Status DecodeFixture::TryDecode(const std::vector<Expectation>& images, std::vector<Status>& failures,
+                                size_t first) {
   failures.assign(images.size(), OkStatus());
-  Require(decoder_->Decode(Encode(images, first), failures));
+  return decoder_->Decode(Encode(images, first), failures);
 }
 
 std::vector<uint8_t> DecodeFixture::Output(size_t i) const {

@@ -85,7 +85,10 @@ class DecodeFixture {
   std::optional<Expectation> Expect(const File& file, const TransformChain& chain, uint64_t sample);
   // Puts the files into page-locked memory, in place of those before; outputs begin at number `first`.
   std::vector<EncodedImage> Encode(const std::vector<Expectation>& images, size_t first = 0);
-  void Decode(const std::vector<Expectation>& images, std::vector<Status>& failures, size_t first = 0);
+  void Decode(const std::vector<Expectation>& images, std::vector<Status>& failures, size_t first = 0) {
+    Require(TryDecode(images, failures, first));
+  }
+  Status TryDecode(const std::vector<Expectation>& images, std::vector<Status>& failures, size_t first = 0);
   // Reads back output number i.
   std::vector<uint8_t> Output(size_t i) const;
   // The difference of all outputs from what was expected.
