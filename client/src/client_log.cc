@@ -34,7 +34,8 @@ constexpr size_t kMaxWaiting = 1000;
 
 Mutex g_mutex;
 Target g_target PF_GUARDED_BY(g_mutex);
-std::vector<Message> g_waiting PF_GUARDED_BY(g_mutex);
+// Never destroyed: threads of the library run until the process ends.
+std::vector<Message>& g_waiting PF_GUARDED_BY(g_mutex) = *new std::vector<Message>();
 std::atomic<bool> g_any_waiting{false};
 thread_local bool t_of_library = false;
 const HeldAcrossForks kLogHeld(g_mutex);
