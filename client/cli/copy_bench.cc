@@ -69,11 +69,7 @@ Status CopyBench::Open() {
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   for (UniqueCudaStream* owner : {&copies_, &work_}) {
-    CUstream stream = nullptr;
-    RETURN_IF_ERROR(
-        CudaStatus(device_->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
-                   "make a stream on GPU " + device_->uuid()));
-    owner->reset({device_.get(), stream});
+    ASSIGN_OR_RETURN(*owner, CreateStream(*device_, "make a stream on GPU " + device_->uuid()));
   }
   return OkStatus();
 }

@@ -37,12 +37,10 @@ Status CopyRing::AddSlots(uint32_t count) {
   ASSIGN_OR_RETURN(Slab slab, MakeSlab(count * kSlotBytes));
   std::vector<std::unique_ptr<Slot>> made;
   for (uint32_t i = 0; i < count; ++i) {
-    CUevent event = nullptr;
-    RETURN_IF_ERROR(CudaStatus(device_->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
-                               "create an event for copies to GPU " + device_->uuid()));
     auto slot = std::make_unique<Slot>();
     slot->memory = static_cast<std::byte*>(slab.memory.get().address) + i * kSlotBytes;
-    slot->sent.reset({device_.get(), event});
+    ASSIGN_OR_RETURN(slot->sent,
+                     CreateEvent(*device_, "create an event for copies to GPU " + device_->uuid()));
     made.push_back(std::move(slot));
   }
   slabs_.push_back(std::move(slab));

@@ -131,10 +131,8 @@ class CudaCopier final : public DeviceCopier {
     }
     UniqueCudaEvent read;
     if (direct != 0 && wait) {
-      CUevent event = nullptr;
-      RETURN_IF_ERROR(CudaStatus(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), What()));
-      read.reset({device_.get(), event});
-      RETURN_IF_ERROR(CudaStatus(driver_.cuEventRecord(event, stream), What()));
+      ASSIGN_OR_RETURN(read, CreateEvent(*device_, What()));
+      RETURN_IF_ERROR(CudaStatus(driver_.cuEventRecord(read.get().native, stream), What()));
     }
     RETURN_IF_ERROR(SendStaged(staged, stream));
     if (!read) return direct;

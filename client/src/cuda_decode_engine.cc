@@ -95,11 +95,7 @@ class CudaDecodeWorker final : public DecodeWorker {
     {
       const CudaScope scope(*device_);
       RETURN_IF_ERROR(scope.status());
-      CUstream stream = nullptr;
-      RETURN_IF_ERROR(
-          CudaStatus(device_->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
-                     "create a stream on GPU " + device_->uuid()));
-      stream_.reset({device_.get(), stream});
+      ASSIGN_OR_RETURN(stream_, CreateStream(*device_, "create a stream on GPU " + device_->uuid()));
     }
     ASSIGN_OR_RETURN(decoder_, GpuImageDecoder::Create(device_, {image.height, image.width, image.channels}));
     return OkStatus();
@@ -205,12 +201,10 @@ class CudaDecodeEngine final : public DecodeEngine {
     ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device_));
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    CUevent event = nullptr;
-    RETURN_IF_ERROR(CudaStatus(device_->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
-                               "create an event on GPU " + device_->uuid()));
+    ASSIGN_OR_RETURN(UniqueCudaEvent event,
+                     CreateEvent(*device_, "create an event on GPU " + device_->uuid()));
     return std::unique_ptr<DecodedMemory>(std::make_unique<CudaDecodedMemory>(
-        device_, std::move(memory), UniqueCudaEvent({device_.get(), event}),
-        BatchWriter(offer, offsets, std::move(kernel))));
+        device_, std::move(memory), std::move(event), BatchWriter(offer, offsets, std::move(kernel))));
   }
 
   Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) override {

@@ -120,10 +120,7 @@ class CudaResidentSamples final : public ResidentSamples {
     ASSIGN_OR_RETURN(kernel_, ConvertKernel::For(device_));
     const MutexLock lock(mutex_);
     for (UniqueCudaEvent& event : events_) {
-      CUevent made = nullptr;
-      RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING),
-                                 "create an event on GPU " + device_->uuid()));
-      event.reset({device_.get(), made});
+      ASSIGN_OR_RETURN(event, CreateEvent(*device_, "create an event on GPU " + device_->uuid()));
     }
     return OkStatus();
   }

@@ -109,10 +109,7 @@ class CudaSlots final : public DeviceSlots {
     const std::string what = "read a batch's extents from GPU " + device_->uuid();
     const MutexLock lock(read_mutex_);
     if (read_stream_.get().native == nullptr) {
-      CUstream stream = nullptr;
-      RETURN_IF_ERROR(
-          CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), what));
-      read_stream_.reset({device_.get(), stream});
+      ASSIGN_OR_RETURN(read_stream_, CreateStream(*device_, what));
     }
     const CUstream stream = read_stream_.get().native;
     RETURN_IF_ERROR(CudaStatus(

@@ -13,14 +13,10 @@ Result<std::unique_ptr<DecodeStream>> DecodeStream::Create(std::shared_ptr<const
 }
 
 Status DecodeStream::Open() {
-  const CudaDriver& driver = device_->driver();
   const std::string what = "create a stream for decoding on GPU " + device_->uuid();
   // Decoding should not queue up behind the trainer's kernels.
   ASSIGN_OR_RETURN(stream_, CreateUrgentStream(*device_, what));
-  CUevent event = nullptr;
-  RETURN_IF_ERROR(
-      CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC), what));
-  done_.reset({device_.get(), event});
+  ASSIGN_OR_RETURN(done_, CreateEvent(*device_, what, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC));
   return OkStatus();
 }
 

@@ -3,15 +3,32 @@
 
 namespace pinfeed {
 
+namespace {
+
+Result<UniqueCudaStream> CreateOfPriority(const CudaDevice& device, int priority, const std::string& what) {
+  CUstream stream = nullptr;
+  RETURN_IF_ERROR(CudaStatus(
+      device.driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority), what));
+  return UniqueCudaStream({&device, stream});
+}
+
+}  // namespace
+
+Result<UniqueCudaStream> CreateStream(const CudaDevice& device, const std::string& what) {
+  return CreateOfPriority(device, 0, what);
+}
+
 Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std::string& what) {
-  const CudaDriver& driver = device.driver();
   int least = 0;
   int greatest = 0;
-  RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
-  CUstream stream = nullptr;
-  RETURN_IF_ERROR(
-      CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest), what));
-  return UniqueCudaStream({&device, stream});
+  RETURN_IF_ERROR(CudaStatus(device.driver().cuCtxGetStreamPriorityRange(&least, &greatest), what));
+  return CreateOfPriority(device, greatest, what);
+}
+
+Result<UniqueCudaEvent> CreateEvent(const CudaDevice& device, const std::string& what, unsigned int flags) {
+  CUevent event = nullptr;
+  RETURN_IF_ERROR(CudaStatus(device.driver().cuEventCreate(&event, flags), what));
+  return UniqueCudaEvent({&device, event});
 }
 
 Result<bool> IsCapturing(const CudaDevice& device, CUstream stream) {

@@ -42,9 +42,12 @@ struct CudaEventTraits {
 using UniqueCudaStream = UniqueHandle<CudaStreamTraits>;
 using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;
 
-// Creates a stream whose work goes before that of streams with another priority. `what`: for the error.
-// Precondition: the device's context is current.
+// Create a stream, which does not wait for the default one; a stream whose work goes before that of streams
+// with another priority; an event. `what`: for the error. Precondition: the device's context is current.
+Result<UniqueCudaStream> CreateStream(const CudaDevice& device, const std::string& what);
 Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std::string& what);
+Result<UniqueCudaEvent> CreateEvent(const CudaDevice& device, const std::string& what,
+                                    unsigned int flags = CU_EVENT_DISABLE_TIMING);
 
 // Whether what is queued on the stream is not executed, but becomes part of a graph. Precondition: the
 // device's context is current.

@@ -28,15 +28,13 @@ Result<std::unique_ptr<CopyStream>> CopyStream::Create(std::shared_ptr<const Cud
 }
 
 Status CopyStream::Open() {
-  const CudaDriver& driver = device_->driver();
   const std::string what = "create the copy stream of GPU " + device_->uuid();
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   ASSIGN_OR_RETURN(stream_, CreateUrgentStream(*device_, what));
   for (size_t i = 0; i < kMaxInFlight; ++i) {
-    CUevent event = nullptr;
-    RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));
-    idle_events_.emplace_back(UniqueCudaEvent::Handle{device_.get(), event});
+    ASSIGN_OR_RETURN(UniqueCudaEvent event, CreateEvent(*device_, what));
+    idle_events_.push_back(std::move(event));
   }
   return OkStatus();
 }
