@@ -95,7 +95,7 @@ Result<DecodeRing::Failures> ParseReply(const SocketMessage& message, std::span<
       reply.samples != request.samples)
     return NotOfTheProtocol("the answer to another request");
   const bool failed = reply.failed > 0;
-  if (failed != (reply.code != 0) || reply.code > static_cast<uint32_t>(Code::kUnauthenticated) ||
+  if ((failed ? !IsErrorCode(reply.code) : reply.code != 0) ||
       (failed ? most : sizeof reply) != message.bytes)
     return NotOfTheProtocol("an answer with a wrong result");
   DecodeRing::Failures failures;

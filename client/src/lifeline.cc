@@ -53,9 +53,7 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
     return Broken(path, "the answer is not a welcome");
   if (frame.code != 0) {
     const std::string text(frame.text, ::strnlen(frame.text, sizeof(frame.text)));
-    const bool known = frame.code <= static_cast<uint32_t>(Code::kUnauthenticated);
-    return Status(known ? static_cast<Code>(frame.code) : Code::kUnknown,
-                  "the daemon refused the lifeline: " + text);
+    return Status(ErrorCodeOf(frame.code), "the daemon refused the lifeline: " + text);
   }
   if (message.fds_lost) {
     return ResourceExhausted(

@@ -197,8 +197,7 @@ Result<UniqueFd> Producer::AwaitMemory(const MemoryRequest& request, const Deadl
       if (!sealed.ok()) return BrokenTask(sealed.message());
       return memory;
     }
-    const bool known = frame.code <= static_cast<uint32_t>(Code::kUnauthenticated);
-    return Status(known ? static_cast<Code>(frame.code) : Code::kUnknown,
+    return Status(ErrorCodeOf(frame.code),
                   EscapeUnprintable(std::string_view(frame.text, ::strnlen(frame.text, sizeof frame.text))));
   }
 }

@@ -71,9 +71,7 @@ FeedState SessionPages::state() const {
 Status SessionPages::Failure() const {
   const PublishPage& page = publish_page();
   const uint32_t bytes = std::min(page.error_bytes, kMaxErrorBytes);
-  const uint32_t code = page.error_code;
-  const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kUnauthenticated);
-  return {known ? static_cast<Code>(code) : Code::kInternal, std::string(page.error_text, bytes)};
+  return {ErrorCodeOf(page.error_code, Code::kInternal), std::string(page.error_text, bytes)};
 }
 
 void SessionPages::Release(const BatchDescriptor& batch) {

@@ -31,6 +31,15 @@ enum class Code : int {
   kUnauthenticated = 16,
 };
 
+// Whether another process's number is a code of an error.
+constexpr bool IsErrorCode(uint32_t number) {
+  return number > 0 && number <= static_cast<uint32_t>(Code::kUnauthenticated);
+}
+// The error code of another process's number, which is not 0 for success; `otherwise` if it is none.
+constexpr Code ErrorCodeOf(uint32_t number, Code otherwise = Code::kUnknown) {
+  return IsErrorCode(number) ? static_cast<Code>(number) : otherwise;
+}
+
 // Returns gRPC's name of the code, such as "INVALID_ARGUMENT"; "UNKNOWN" for values outside the enumeration.
 std::string_view CodeName(Code code);
 

@@ -76,11 +76,10 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
 
 Status ResultOf(const LifelineFrame& done) {
   if (done.code == 0) return OkStatus();
-  const auto code = static_cast<Code>(done.code);
+  const Code code = ErrorCodeOf(done.code);
   // Two codes would tell the trainer something else: its feed has ended, and no batch was ready in time.
-  const bool known = done.code <= static_cast<uint32_t>(Code::kUnauthenticated) &&
-                     code != Code::kOutOfRange && code != Code::kDeadlineExceeded;
-  return {known ? code : Code::kUnknown,
+  const bool misleads = code == Code::kOutOfRange || code == Code::kDeadlineExceeded;
+  return {misleads ? Code::kUnknown : code,
           EscapeUnprintable(std::string_view(done.text, ::strnlen(done.text, sizeof done.text)))};
 }
 
