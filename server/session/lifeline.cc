@@ -179,8 +179,10 @@ void LifelineServer::OnReadable(ConnectionId id) {
 }
 
 void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
-  if (frame.kind == static_cast<uint32_t>(LifelineKind::kProduce)) return OnProduce(id, connection, frame);
-  if (frame.kind == static_cast<uint32_t>(LifelineKind::kJoin)) return OnJoin(id, connection, frame);
+  if (frame.kind == static_cast<uint32_t>(LifelineKind::kProduce))
+    return HandOver(id, connection, frame, producers_);
+  if (frame.kind == static_cast<uint32_t>(LifelineKind::kJoin))
+    return HandOver(id, connection, frame, batchers_);
   if (connection.session == nullptr) return OnHello(id, connection, frame);
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
     connection.has_left = true;
@@ -199,17 +201,11 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
   EndSession(id, {DepartureReason::kNotServed, attached});
 }
 
-void LifelineServer::OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+template <typename Connections>
+void LifelineServer::HandOver(ConnectionId id, Connection& connection, const LifelineFrame& frame,
+                              Connections& to) {
   Unwatch(connection.fd_watch);
-  const Status admitted = producers_.Admit(connection.peer, frame.token, connection.fd);
-  if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
-  silent_.Remove(connection.peer.uid, id);
-  connections_.erase(id);
-}
-
-void LifelineServer::OnJoin(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
-  Unwatch(connection.fd_watch);
-  const Status admitted = batchers_.Admit(connection.peer, frame.token, connection.fd);
+  const Status admitted = to.Admit(connection.peer, frame.token, connection.fd);
   if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
   silent_.Remove(connection.peer.uid, id);
   connections_.erase(id);
@@ -280,7 +276,9 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
 
 void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& error) {
   Connection& connection = connections_.at(id);
-  refusals_.Count(refusal, Describe(connection.peer) + ": " + error.message());
+  // What has ended meanwhile is no fault of the peer.
+  if (error.code() != Code::kUnavailable)
+    refusals_.Count(refusal, Describe(connection.peer) + ": " + error.message());
   SendRefusal(connection.fd.get(), error);
   OnHangUp(id, connection);
 }

@@ -83,8 +83,9 @@ class LifelineServer {
   void OnReadable(ConnectionId id);
   void OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
-  void OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame);
-  void OnJoin(ConnectionId id, Connection& connection, const LifelineFrame& frame);
+  // Its first frame said that it is a producer's, or a member's of a batcher.
+  template <typename Connections>
+  void HandOver(ConnectionId id, Connection& connection, const LifelineFrame& frame, Connections& to);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
   // Called periodically for each session of a queue: see Feed::ReadReleases.

@@ -20,6 +20,8 @@ namespace pinfeed {
 namespace {
 
 constexpr uint32_t kProducerLinesASecond = 200;
+// Of invitations of sessions that have ended, the newest: processes that were being started come with them.
+constexpr ptrdiff_t kEndedKept = 256;
 // An exiting process closes its sockets shortly before it ends.
 constexpr std::chrono::seconds kProducerLogDelay(1);
 // How often a producer with a time limit is checked, at least and at most.
@@ -54,39 +56,36 @@ Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& sessio
   }
   RETURN_IF_ERROR(group->CheckLane(lane));
   const MutexLock lock(mutex_);
-  std::erase_if(invitations_, [](const Invitation& one) {
+  const auto ended = [](const Invitation& one) {
     const std::shared_ptr<Session> of = one.session.lock();
     return of == nullptr || of->state != SessionState::kAttached;
-  });
+  };
+  ptrdiff_t surplus = std::ranges::count_if(invitations_, ended) - kEndedKept;
+  std::erase_if(invitations_, [&](const Invitation& one) { return ended(one) && surplus-- > 0; });
   const auto invited = std::ranges::count_if(
       invitations_, [&](const Invitation& one) { return one.session.lock() == session; });
   RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
-  invitations_.push_back({NewToken(), session, lane});
+  invitations_.push_back({NewToken(), session, session->peer.uid, lane});
   return invitations_.back().token;
 }
 
 Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
                                                                   const Peer& peer) {
   const MutexLock lock(mutex_);
-  std::shared_ptr<Session> found;
   auto used = invitations_.end();
   for (auto one = invitations_.begin(); one != invitations_.end(); ++one) {
     // No early exit, so that the time reveals nothing.
     const bool equal = TokensEqual(one->token, token);
-    std::shared_ptr<Session> session = one->session.lock();
-    const bool serves =
-        session != nullptr && session->state == SessionState::kAttached && session->peer.uid == peer.uid;
-    if (!equal || !serves) continue;
-    found = std::move(session);
-    used = one;
+    if (equal && one->uid == peer.uid) used = one;
   }
-  if (found == nullptr) {
+  if (used == invitations_.end()) {
     return Status(Code::kUnauthenticated, "attach a producer: the token is no invitation for this user (" +
-                                              Describe(peer) +
-                                              "): it was used, or its session has ended; ask for another");
+                                              Describe(peer) + "), or it was used; ask for another");
   }
-  const Redeemed redeemed{std::move(found), used->lane};
+  const Redeemed redeemed{used->session.lock(), used->lane};
   invitations_.erase(used);
+  if (redeemed.session == nullptr || redeemed.session->state != SessionState::kAttached)
+    return Unavailable("attach a producer: its session has ended");
   return redeemed;
 }
 

@@ -59,6 +59,7 @@ class ProducerConnections {
   struct Invitation {
     Token token;
     std::weak_ptr<Session> session;
+    uid_t uid = 0;  // of the session's user
     uint32_t lane = 0;
   };
   struct Redeemed {
@@ -66,7 +67,8 @@ class ProducerConnections {
     uint32_t lane = 0;
   };
 
-  // Returns what the invitation is for. It is used up.
+  // Returns what the invitation is for. It is used up. kUnavailable if its session has ended, which is no
+  // fault of the producer; kUnauthenticated if there is none.
   Result<Redeemed> Redeem(const uint8_t (&token)[kTokenBytes], const Peer& peer) PF_EXCLUDES(mutex_);
   Status Watch(ConnectionId id, Connection& connection);
   void OnReadable(ConnectionId id);

@@ -28,6 +28,7 @@ from pinfeed import _producer, _produced_feed
 HERE = pathlib.Path(__file__).resolve().parent
 TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 NOBODY = 65534
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED.value[0]
 LIMIT = 256  # producers of a feed, attached and invited
 eventually = functools.partial(hardship.eventually, deadline_s=20)
@@ -195,6 +196,9 @@ def test_a_token_ends_with_its_session(daemon, end):
     invitation = invite(daemon.address, client.offer.session_id)
     end(client)
     eventually("the session has ended", lambda: invited(daemon.address, client.offer.session_id) is None)
+    before = pinfeed.status(daemon.address)["refusals"]
+    assert refused(greet(invitation.lifeline_path, invitation.token)).code == UNAVAILABLE
+    assert pinfeed.status(daemon.address)["refusals"] == before  # a process that was being started is no attack
     assert refused(greet(invitation.lifeline_path, invitation.token)).code == UNAUTHENTICATED
     if client.doorbell >= 0:
         client.bye()
