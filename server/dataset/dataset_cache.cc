@@ -28,8 +28,10 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
   if (!spec.name.empty()) {
     const auto named = options->named.find(spec.name);
     if (named == options->named.end()) {
-      return NotFound("dataset.name: " + QuotePath(spec.name) +
-                      " is not configured in the daemon; `pinfeed datasets` lists the configured names");
+      return NotFound(
+          "dataset.name: " + QuotePath(spec.name) +
+          " is not configured in the daemon; `pinfeed datasets` lists the configured names, and a path "
+          "has a slash (./NAME)");
     }
     key.spec = named->second;
     // The client's options override those of the configuration.

@@ -71,7 +71,13 @@ std::string_view AdviceFor(std::string_view name) {
 }
 
 bool IsSplitName(std::string_view name) {
-  return IsOneOf(name, {"train", "training", "val", "valid", "validation", "test", "dev", "eval"});
+  const size_t end = std::min(name.find_first_of("_-0123456789"), name.size());
+  if (!IsOneOf(name.substr(0, end),
+               {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}))
+    return false;
+  const std::string_view rest =
+      name.substr(std::min(name.find_first_not_of("_-0123456789", end), name.size()));
+  return rest.empty() || IsOneOf(rest, {"image", "images", "img", "imgs", "set", "data", "split"});
 }
 
 bool IsImagesName(std::string_view name) {

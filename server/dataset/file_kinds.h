@@ -26,7 +26,7 @@ bool IsNamedAsImage(std::string_view name);
 // What the user can do with data of an unsupported kind, such as an archive. Empty if the kind is unknown.
 std::string_view AdviceFor(std::string_view name);
 
-// Whether a directory of this name holds a split of a dataset: train, val, test, ... Ignores case.
+// Whether a directory of this name holds a split of a dataset: train, val2017, test_images, ... Ignores case.
 bool IsSplitName(std::string_view name);
 // Whether a directory of this name holds images, or their masks, as in segmentation datasets.
 bool IsImagesName(std::string_view name);

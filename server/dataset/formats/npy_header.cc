@@ -310,10 +310,14 @@ Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   Result<NpyHeader> header = ParseNpyHeader(start);
   if (!header.ok()) return in_file(header.status());
   uint64_t expected = 0;
-  if (!CheckedAdd(header->data_offset, header->data_bytes, &expected) || expected != file.size()) {
+  const bool longer =
+      !CheckedAdd(header->data_offset, header->data_bytes, &expected) || expected > file.size();
+  if (longer || expected != file.size()) {
     return in_file(DataLoss("its .npy header needs " + std::to_string(header->data_offset) + " + " +
                             std::to_string(header->data_bytes) + " bytes, but the file has " +
-                            std::to_string(file.size()) + "; it was truncated, or is still being written"));
+                            std::to_string(file.size()) +
+                            (longer ? "; it was truncated, or is still being written"
+                                    : "; something was written behind its array")));
   }
   return header;
 }

@@ -109,10 +109,15 @@ class JsonLines final : public TableReader {
       text += static_cast<char>(byte);
     }
   }
+  static bool FitsAWord(std::string_view integer) {
+    const auto fits = [&](auto value) {
+      return std::from_chars(integer.data(), integer.data() + integer.size(), value).ec == std::errc();
+    };
+    return integer.front() == '-' ? fits(int64_t{0}) : fits(uint64_t{0});
+  }
   // Whether a row has integers beyond int64 and uint64. The parser makes them float64, as it does 1e20, so
   // this looks at the text of rows with such numbers.
   static bool HasHugeIntegers(std::string_view row) {
-    constexpr size_t kUint64Digits = 20;
     for (size_t at = 0; at < row.size();) {
       if (row[at] == '"') {
         for (++at; row[at] != '"'; ++at)  // the row is JSON: strings end
@@ -121,7 +126,7 @@ class JsonLines final : public TableReader {
         continue;
       }
       const std::string_view number = row.substr(at, row.find_first_not_of("0123456789+-.eE", at) - at);
-      if (number.size() >= kUint64Digits && number.find_first_of(".eE") == std::string_view::npos)
+      if (!number.empty() && number.find_first_of(".eE") == std::string_view::npos && !FitsAWord(number))
         return true;
       at += std::max<size_t>(1, number.size());
     }

@@ -146,6 +146,14 @@ TEST_F(ImageFolderTest, RefusesTheRootOfTheParts) {
   Add("test/1.jpg");
   Add("train/1.jpg");
   refused("'test', 'train'", "set/train");
+  fs::remove_all(Path("set"));
+  Add("Train2017/1.jpg");
+  Add("val_set/1.jpg");
+  refused("'Train2017', 'val_set'", "set/Train2017");
+  fs::remove_all(Path("set"));
+  Add("test-tube/1.jpg");
+  Add("train_station/1.jpg");
+  ASSERT_OK(Open());
 }
 
 TEST_F(ImageFolderTest, RefusesImagesBesideTheirMasks) {

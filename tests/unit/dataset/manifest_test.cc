@@ -303,6 +303,11 @@ TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
   EXPECT_EQ(Values<double>(*kept, 1), (std::vector<double>{9007199254740992.0, 1e20}));
   ASSERT_OK_AND_ASSIGN(const auto exact, open("9223372036854775807", "-9223372036854775808"));
   EXPECT_EQ(Values<int64_t>(*exact, 1), (std::vector<int64_t>{INT64_MAX, INT64_MIN}));
+  // Beside integers of as many characters as 2^64 has.
+  ASSERT_OK_AND_ASSIGN(const auto beside,
+                       OpenText("beside.jsonl", R"({"n": -9223372036854775808, "v": 1e300})"
+                                                "\n"));
+  EXPECT_THAT(FieldsOf(*beside), ElementsAre("n int64", "v float64"));
   ExpectFault("only.jsonl", "{\"v\": 9223372036854775808}\n", "no column can be a field (line 1 has a value");
 }
 
