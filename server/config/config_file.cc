@@ -46,13 +46,13 @@ size_t LineOfOverlongKey(std::string_view text) {
   constexpr size_t kMaxParts = 16;
   size_t line = 1;
   size_t dots = 0;
-  char quote = 0;
+  char within = 0;  // a string's quote, or '#' in a comment
   for (const char c : text) {
     if (c == '\n') ++line;
-    if (quote != 0) {
-      if (c == quote || c == '\n') quote = 0;
-    } else if (c == '"' || c == '\'') {
-      quote = c;
+    if (within != 0) {
+      if ((c == within && c != '#') || c == '\n') within = 0;
+    } else if (c == '"' || c == '\'' || c == '#') {
+      within = c;
     } else if (c == '.') {
       if (++dots >= kMaxParts) return line;
     } else if (c == '=' || c == ',' || c == '\n') {

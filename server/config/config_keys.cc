@@ -45,11 +45,11 @@ ConfigKey UintKey(std::string_view name, uint32_t Config::*member, uint32_t min,
       [=](const Config& config) { return std::to_string(config.*member); }};
 }
 
-ConfigKey DurationKey(std::string_view name, std::chrono::milliseconds Config::*member,
-                      std::string_view help) {
+ConfigKey DurationKey(std::string_view name, std::chrono::milliseconds Config::*member, std::string_view help,
+                      std::chrono::milliseconds least = {}) {
   return {name, "TIME", help,
           [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(config.*member, value.AsDuration());
+            ASSIGN_OR_RETURN(config.*member, value.AsDuration(least));
             return OkStatus();
           },
           [=](const Config& config) { return TomlDuration(config.*member); }};
@@ -323,7 +323,8 @@ std::vector<ConfigKey> MakeKeys() {
          return TomlString(config.log_format == LogFormat::kJson ? "json" : "text");
        }},
       DurationKey("pending_timeout", &Config::pending_timeout,
-                  "time for a client to connect its lifeline after opening a feed"),
+                  "time for a client to connect its lifeline after opening a feed",
+                  std::chrono::milliseconds(1)),
       DurationKey("drain_timeout", &Config::drain_timeout, "time for clients to leave after SIGTERM"),
       DurationKey(
           "stuck_timeout", &Config::stuck_timeout,

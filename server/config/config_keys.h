@@ -36,7 +36,7 @@ class ConfigValue {
   Result<std::vector<std::string>> AsStrings() const;
   Result<uint32_t> AsMode() const;  // text such as "0660" is octal; a TOML integer is used as it is
   Result<MemorySize> AsMemorySize() const;
-  Result<std::chrono::milliseconds> AsDuration() const;
+  Result<std::chrono::milliseconds> AsDuration(std::chrono::milliseconds least) const;
 
  private:
   using Storage = std::variant<std::string, int64_t, double, std::vector<std::string>, Other>;

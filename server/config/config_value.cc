@@ -151,14 +151,17 @@ Result<MemorySize> ConfigValue::AsMemorySize() const {
   return MemorySize{static_cast<uint64_t>(number * found->factor), 0};
 }
 
-Result<std::chrono::milliseconds> ConfigValue::AsDuration() const {
-  const std::string expected = "a time from 0 to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
+Result<std::chrono::milliseconds> ConfigValue::AsDuration(std::chrono::milliseconds least) const {
+  const std::string expected = "a time from " + std::to_string(least.count()) +
+                               " ms to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
   const Result<std::string> text = AsScalar();
   double number = 0;
   std::string_view unit;
   if (!text.ok() || !SplitUnit(*text, &number, &unit)) return Expected(expected);
   const Unit* found = FindUnit(kTimeUnits, unit);
-  if (found == nullptr || number * found->factor > 24 * 3600e3) return Expected(expected);
+  if (found == nullptr || number * found->factor < static_cast<double>(least.count()) ||
+      number * found->factor > 24 * 3600e3)
+    return Expected(expected);
   return std::chrono::milliseconds(std::llround(number * found->factor));
 }
 

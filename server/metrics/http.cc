@@ -191,10 +191,9 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (bytes <= 0) return false;
-    const size_t searched = connection.in.size() < kEnd.size() ? 0 : connection.in.size() - kEnd.size();
     connection.in.append(chunk.data(), static_cast<size_t>(bytes));
     if (connection.in.starts_with("\r\n")) connection.in.erase(0, 2);  // RFC 9112, section 2.2
-    const size_t end = connection.in.find(kEnd, searched);
+    const size_t end = connection.in.find(kEnd);
     const std::string_view head =
         std::string_view(connection.in).substr(0, end);  // or as much as has arrived
     const bool bare = HasBareLineFeed(head);

@@ -129,7 +129,8 @@ TEST(ConfigTest, RefusesWhatTheParserWouldNotSurvive) {
                 StatusIs(Code::kInvalidArgument, HasSubstr(file + ":2: the key has too many dotted parts")));
   }
   const std::string dots =
-      "allowed_roots = [\"/a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s\"]  # a.b.c.d.e.f.g.h\n";
+      "allowed_roots = [\"/a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s\"]  # a.b.c.d.e.f.g.h\n"
+      "# .................... 'workers .................\nworkers = 1\n";
   EXPECT_OK(ParseCommandLine({"--config", directory.Write("d.toml", dots).string()}, {}).status());
 }
 
@@ -202,6 +203,12 @@ TEST(ConfigTest, ChecksUidsRootsAndAddresses) {
   ASSERT_OK_AND_ASSIGN(const CommandLine off, ParseCommandLine({"--http-listen=off"}, {}));
   EXPECT_EQ(off.config.http_listen, "");
   EXPECT_TRUE(ParseCommandLine({"--http-hosts=node7,10.0.0.7,::1,[::1],7.example"}, {}).ok());
+}
+
+TEST(ConfigTest, NoClientCouldConnectInNoTime) {
+  EXPECT_THAT(ParseCommandLine({"--pending-timeout=0"}, {}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("a time from 1 ms to 24 hours")));
+  EXPECT_OK(ParseCommandLine({"--drain-timeout=0"}, {}).status());
 }
 
 TEST(ConfigTest, ModesAreOctalInEachNotation) {

@@ -174,6 +174,10 @@ TEST_F(HttpTest, HeadMayComeByteByByte) {
   const UniqueFd fd = Connect();
   for (const char c : std::string_view("GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")) Send(fd, {&c, 1});
   EXPECT_THAT(Receive(fd), EndsWith("ok\n"));
+  const UniqueFd other = Connect();
+  Send(other, "\r\n\r\nGET /healthz HTTP/1.0\r\nHost: localhost\r\n\r");
+  Send(other, "\n");
+  EXPECT_THAT(Receive(other), EndsWith("ok\n"));
 }
 
 TEST_F(HttpTest, EndsWithConnectionsOpen) {
