@@ -157,18 +157,18 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
   if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
-    const std::shared_ptr<Session> session = std::move(*opened);
     if (opening->call.cancelled()) {
-      parts_.lifelines.Abandon(session);
+      parts_.lifelines.Abandon(std::exchange(*opened, nullptr));
       return refuse(cancelled);
     }
+    const std::shared_ptr<Session> session = std::move(*opened);
     parts_.lifelines.Expect(session);
     DescribeOffer(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
   } else {
     opening->response.set_end_first(true);
   }
-  opening->call.Finish(
-      grpc::Status::OK);  // the daemon may exit after this, so nothing here holds the session any more
+  // The daemon may exit after an answer, so nothing here holds the session any more.
+  opening->call.Finish(grpc::Status::OK);
 }
 
 grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,
