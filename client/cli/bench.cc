@@ -27,6 +27,7 @@ constexpr std::chrono::milliseconds kProgressPause{500};
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMaxSeconds = 1e9;
 constexpr double kMaxStepMs = 1e6;
+constexpr double kMaxOrdinal = 1e6;
 
 struct BenchOptions {
   SpecOptions spec;
@@ -165,7 +166,7 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context) {
       ->add_option("--device", options->device,
                    "the GPU (CUDA ordinal) that gets the batches, which are not written to tensors; default: "
                    "host memory")
-      ->check(CLI::NonNegativeNumber);
+      ->check(Within(0, kMaxOrdinal));
   command->add_flag("--json", options->json, "print the figures as JSON");
   command->callback([options, &context] { RunBench(*options, context); });
 }

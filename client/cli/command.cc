@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/command.h"
 
+#include <cmath>
+
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
 
 namespace pinfeed {
+namespace {
+
+std::string Shown(double limit) {
+  return limit == std::floor(limit) ? std::to_string(static_cast<int64_t>(limit)) : Json(limit).dump();
+}
+
+}  // namespace
 
 CLI::Validator Within(double min, double max) {
   return {[min, max](const std::string& text) -> std::string {
             double value = 0;
             if (CLI::detail::lexical_cast(text, value) && value >= min && value <= max) return {};
-            return Printable(text) + " is not a number from " + Json(min).dump() + " to " + Json(max).dump();
+            return Printable(text) + " is not a number from " + Shown(min) + " to " + Shown(max);
           },
           "NUMBER"};
 }

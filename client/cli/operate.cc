@@ -116,14 +116,14 @@ void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
       tool.add_subcommand("evict", "Ends a session; its trainer gets an error instead of batches.");
   const auto session = std::make_shared<uint64_t>(0);
   const auto reason = std::make_shared<std::string>();
-  evict->add_option("session", *session, "the session's number in `pinfeed status`")
+  evict->add_option("session", *session, "the session's number: column SESSION of `pinfeed status`")
       ->required()
       ->type_name("SESSION")
       ->check([](const std::string& text) -> std::string {
         uint64_t number = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
         if (error == std::errc() && end == text.data() + text.size() && number > 0) return {};
-        return Printable(text) + " is not a session number; see the first column of `pinfeed status`";
+        return Printable(text) + " is not a session number; see the column SESSION of `pinfeed status`";
       });
   evict->add_option("--reason", *reason, "shown to the trainer and in the daemon's log")->type_name("TEXT");
   evict->callback([session, reason, &context] { RunEvict(*session, *reason, context); });

@@ -16,6 +16,7 @@
 namespace pinfeed {
 namespace {
 
+constexpr double kMaxCount = UINT32_MAX;
 constexpr size_t kShownBytes = 24;  // of JSON shown around a fault
 
 std::string ReadFile(const std::string& path) {
@@ -111,7 +112,7 @@ void DatasetOptions::AddTo(CLI::App& command) {
   command.add_option("--image", image, "manifest: the column with the images' paths; default: file_name");
   command.add_option("--label", label, "manifest: the column that becomes label; default: label");
   command.add_option("--sequence-length", sequence_length, "tokens: how many a sample has")
-      ->check(CLI::PositiveNumber);
+      ->check(Within(1, kMaxCount));
 }
 
 void DatasetOptions::Write(Json& dataset) const {
@@ -125,7 +126,7 @@ void SpecOptions::AddTo(CLI::App& command) {
   command.add_option("dataset", dataset, "a dataset's name (see `pinfeed datasets`) or path (with a slash)");
   command.add_option("--batch-size", batch_size, "samples per batch")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(Within(1, kMaxCount));
   command.add_flag("--shuffle", shuffle, "shuffle with the seed; default: the dataset's order");
   command.add_option("--seed", seed, "seed of the order and of random transforms")->capture_default_str();
   command.add_option("--transforms", transforms,

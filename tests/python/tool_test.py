@@ -186,7 +186,7 @@ def test_names_show_all_that_they_hold(tmp_path):
 def test_evict_says_what_a_session_is(daemon):
     for word in ("abc", "-1", "0", "1x", "99999999999999999999999"):
         status, _, err = tool(daemon, "evict", "--", word)
-        assert status != 0 and f"{word} is not a session number; see the first column of `pinfeed status`" in err, err
+        assert status != 0 and f"{word} is not a session number; see the column SESSION of `pinfeed status`" in err, err
 
 
 def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime(images, tmp_path):
