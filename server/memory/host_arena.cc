@@ -53,7 +53,7 @@ HostArena::~HostArena() {
   if (quarantine_ == nullptr || HasNoOtherUser(fd_.get())) return;
   static LogPace pace(5);
   if (const auto more = pace.Admit()) {
-    spdlog::warn(
+    spdlog::info(
         "{} of a feed that has ended are still mapped by a process; they stay charged until it unmaps them{}",
         ByteSize(lease_.bytes()), *more);
   }
