@@ -241,7 +241,7 @@ TEST(MemoryBudgetTest, ALimitThatIsNoneIsNotWhatStandsInTheWay) {
   MemoryBudget pool(100, 100, MemoryBudget::Names());
   const auto first = pool.Reserve(50, 7);
   EXPECT_THAT(pool.Reserve(51, 7), StatusIs(Code::kResourceExhausted,
-                                            AllOf(HasSubstr("50 bytes of its 100 bytes are free"),
+                                            AllOf(HasSubstr("50 bytes of its 100 B are free"),
                                                   HasSubstr("more pool_bytes"), Not(HasSubstr("user_")))));
 }
 

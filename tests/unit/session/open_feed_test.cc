@@ -162,11 +162,13 @@ TEST_F(OpenFeedTest, SmallBatchesGetFewerSlotsWhereMemoryIsShort) {
   OpenFeedArguments arguments = Arguments(Sharing::kExclusive);
   arguments.spec.batch_size = 1536;
   arguments.spec.slots = 0;
-  ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome,
-                       opener.Open(kPeer, arguments, std::make_shared<NumberDataset>(80)));
-  const auto& session = std::get<std::shared_ptr<Session>>(outcome);
-  EXPECT_EQ(session->feed->arena().slot_count(), 4U);
-  End(session->id);
+  {
+    ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome,
+                         opener.Open(kPeer, arguments, std::make_shared<NumberDataset>(80)));
+    const auto& session = std::get<std::shared_ptr<Session>>(outcome);
+    EXPECT_EQ(session->feed->arena().slot_count(), 4U);
+    End(session->id);
+  }
   WaitFor([&] { return pool.used_bytes() == 0; });
 }
 
