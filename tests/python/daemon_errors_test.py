@@ -9,6 +9,7 @@ import pytest
 from withstand.hardship import eventually
 
 import pinfeed
+from pinfeed import _abi
 
 
 @pytest.mark.parametrize(
@@ -200,3 +201,17 @@ def test_a_state_of_other_data_is_refused(feeds, arrays, tmp_path):
         state["cursor"] = dict(state["cursor"], seed="7", position="4")
         with pytest.raises(pinfeed.InvalidArgumentError, match="seed"):
             reseeded.load_state_dict(state)
+
+
+def test_an_open_that_a_signal_interrupted_leaves_no_feed(feeds, arrays, monkeypatch):
+    library = _abi.load()
+    open_ = library.pf_open
+
+    def interrupted(options, handle):
+        assert open_(options, handle) == 0
+        raise KeyboardInterrupt  # as from a signal handler, which runs when the function returns
+
+    monkeypatch.setattr(library, "pf_open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pinfeed.open(arrays, batch_size=8)
+    eventually("no feed is left", lambda: not pinfeed.status()["feeds"], 10)

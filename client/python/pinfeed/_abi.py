@@ -164,6 +164,18 @@ _SIGNATURES = {
 }
 
 
+class FeedHandle(_P):
+    """A pf_feed, closed with the last reference unless its value was taken away: a signal handler may raise when `pf_open` returns."""
+
+    def __init__(self, library: "Library") -> None:
+        super().__init__()
+        self._close = library.pf_close
+
+    def __del__(self) -> None:
+        if self.value is not None:
+            self._close(self)
+
+
 class Library:
     """The loaded ``libpinfeed``. Its functions are attributes. Threads: any.
 

@@ -356,7 +356,7 @@ class Connection:
 
     def _close_handle(self, handle: ctypes.c_void_p) -> None:
         """Closes it, and first clears it for the extension, which points to it."""
-        opened = type(handle)(handle.value)
+        opened = ctypes.c_void_p(handle.value)
         handle.value = None
         self._close(opened)
 

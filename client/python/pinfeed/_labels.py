@@ -32,7 +32,7 @@ def read_labels(feed_class: Callable[[Opened], Any], dataset: Spec, fingerprint:
     options.spec_json = json.dumps(spec).encode("utf-8")
     options.client_name = b"dataset.targets"
     options.device = -1
-    handle = ctypes.c_void_p()
+    handle = _abi.FeedHandle(library)
     result = library.pf_open(options, handle)
     library.drain_log()
     try:

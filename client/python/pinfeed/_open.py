@@ -325,7 +325,7 @@ def _open_handle(
     library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, common: Optional[_daemon.Common], device: Any
 ) -> ctypes.c_void_p:
     """Calls pf_open, with a private daemon if the system's does not serve this user."""
-    handle = ctypes.c_void_p()
+    handle = _abi.FeedHandle(library)
     result = library.pf_open(options, handle)
     if result == Code.UNAVAILABLE and os.fsdecode(options.address) == _daemon.SYSTEM_SOCKET and not _daemon.named_address(address):
         reason = str(library.error(result))
