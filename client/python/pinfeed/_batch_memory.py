@@ -311,6 +311,16 @@ def read_tag(memory: Any) -> Tuple[int, bytes]:
     return header.number, bytes(buffer[end : end + header.state_length])
 
 
+def used_bytes(memory: Any) -> int:
+    """Returns how many bytes of a slot's memory have something of the batch in it: all if its header is invalid."""
+    array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
+    try:
+        header = _read_header(memoryview(array))
+    except Error:
+        return len(memory)
+    return header.begin + header.length + header.state_length
+
+
 def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images: Any = None) -> Any:
     """Returns the batch in a slot's memory: a one-dimensional torch tensor or NumPy array of uint8.
 

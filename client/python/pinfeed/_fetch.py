@@ -20,6 +20,7 @@ from ._seeding import Seeder
 from ._torch import torch_or_none
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
+StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator" or "dataset"; the state; whether it has ended
 
 
 class Kind(enum.Enum):
@@ -140,14 +141,32 @@ def refuse_encoded(samples: Any, batched: bool) -> None:
         raise TypeError(f"DataLoader: a sample has a pinfeed.EncodedImage, and nothing decodes it here: {ADVICE}")
 
 
+def has_state(source: Any) -> bool:
+    """Whether a dataset, or its iterator, can continue where another one stood."""
+    return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
+
+
 class IterableFetcher:
     """The samples of an iterable dataset, in this process."""
 
-    def __init__(self, dataset: Any, batched: bool, drop_last: bool) -> None:
-        self.iterator = iter(dataset)
-        self.ended = False
+    def __init__(self, dataset: Any, batched: bool, drop_last: bool, state: StreamState = None) -> None:
+        """`state`: where to continue; None: at the start."""
+        self._dataset = dataset
         self._batched = batched
         self._drop_last = drop_last
+        whose, saved, self.ended = ("", None, False) if state is None else state
+        if whose == "dataset":
+            dataset.load_state_dict(saved)
+        self._iterator = iter(dataset)
+        if whose == "iterator":
+            self._iterator.load_state_dict(saved)
+
+    def state(self) -> StreamState:
+        """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
+        for whose, source in (("iterator", self._iterator), ("dataset", self._dataset)):
+            if has_state(source):
+                return whose, source.state_dict(), self.ended
+        return None
 
     def fetch(self, places: int) -> Any:
         """Returns up to `places` samples, or one sample if they are not batched; they are not collated. Raises
@@ -157,11 +176,11 @@ class IterableFetcher:
             raise StopIteration
         if not self._batched:
             try:
-                return next(self.iterator)
+                return next(self._iterator)
             except StopIteration:
                 self.ended = True
                 raise
-        samples = list(itertools.islice(self.iterator, places))
+        samples = list(itertools.islice(self._iterator, places))
         self.ended = len(samples) < places
         if not samples or (self._drop_last and self.ended):
             raise StopIteration

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ._errors import Code, InvalidArgumentError
-from ._fetch import IterableFetcher, Kind, Recipe, load
+from ._fetch import IterableFetcher, Kind, Recipe, has_state, load
 from ._loader_state import Epoch
 from ._seeding import global_states, set_global_states
 
@@ -30,11 +31,6 @@ class LaneOptions(NamedTuple):
     drop_last: bool
 
 
-def has_state(source: Any) -> bool:
-    """Whether a dataset, or its iterator, can continue where another one stood."""
-    return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
-
-
 class Lane:
     """The batches of one worker in one epoch. Threads: one.
 
@@ -48,20 +44,11 @@ class Lane:
         self._lanes = lanes
         self._stream: Optional[IterableFetcher] = None
         self.next = number if state is None else state[0] + lanes
-        saved: Any = None
-        if state is not None:
-            generators, saved, ended = pickle.loads(state[1])
+        generators, stream = (None, None) if state is None else pickle.loads(state[1])
         if options.kind is Kind.ITERABLE:
-            dataset = recipe.dataset
-            if saved is not None and saved[0] == "dataset":
-                dataset.load_state_dict(saved[1])
-            self._stream = IterableFetcher(dataset, recipe.batched, options.drop_last)
-            if saved is not None and saved[0] == "iterator":
-                self._stream.iterator.load_state_dict(saved[1])
+            self._stream = IterableFetcher(recipe.dataset, recipe.batched, options.drop_last, stream)
         if state is not None:
             set_global_states(generators)
-            if self._stream is not None:
-                self._stream.ended = ended
 
     def load(self, indices: Any) -> Any:
         """Returns the samples of the next batch, not collated. Raises StopIteration if there is none. An iterable
@@ -74,16 +61,10 @@ class Lane:
 
     def state(self) -> bytes:
         """Returns the state behind the last batch. Empty if the dataset has none, and nothing could continue there."""
-        saved, ended = None, False
-        if self._stream is not None:
-            ended = self._stream.ended
-            if has_state(self._stream.iterator):
-                saved = "iterator", self._stream.iterator.state_dict()
-            elif has_state(self._recipe.dataset):
-                saved = "dataset", self._recipe.dataset.state_dict()
-            else:
-                return b""
-        return pickle.dumps((global_states(), saved, ended), pickle.HIGHEST_PROTOCOL)
+        stream = None if self._stream is None else self._stream.state()
+        if self._stream is not None and stream is None:
+            return b""
+        return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
 
 
 class Lanes:
@@ -103,12 +84,15 @@ class Lanes:
         self._ended: Set[int] = set()
         self._options = options
         self.complete = False  # all batches of the epoch have been taken
-        self._starts = before is None and (options.kind is Kind.MAP or has_state(dataset))
+        self.lost = False  # a worker's place: these workers can make no further epoch either
+        has_states = options.kind is Kind.MAP or has_state(dataset)
+        self._starts = before is None and has_states
         following = None if before is None else before.following()
         if before is not None and following is not None:
             self._starts = before._starts
             self.states = following["states"]
         self._fresh = before is None
+        self._starts_unknown = before is not None and has_states and not self._starts
         self._before: List[Lanes] = []  # earlier epochs of these workers, the oldest first
         if before is not None:
             if options.kind is Kind.MAP and None in self.states:
@@ -155,6 +139,7 @@ class Lanes:
             )
         else:
             advice = "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+        self.lost = True
         raise RuntimeError(f"{death}, and its place in the data is lost with it. {advice}")
 
     def saved(self, before: Optional[Tuple[LaneState]] = None) -> Dict[str, Any]:
@@ -163,7 +148,10 @@ class Lanes:
         if before is not None:
             position -= 1
             states[position % len(states)] = before[0]
-        return {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
+        saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
+        if self._starts_unknown and None in states:
+            saved["unknown"] = self._options.kind.value
+        return saved
 
     def following(self) -> Optional[Dict[str, Any]]:
         """Returns what `saved` would return at the beginning of these workers' next epoch. None: it does not depend on this one, or that is
@@ -174,6 +162,21 @@ class Lanes:
         workers = len(self.states)
         states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(self.states)]
         return {"workers": workers, "position": 0, "states": states, "ended": []}
+
+
+def check_known(saved: Optional[Dict[str, Any]]) -> None:
+    """Checks a state that was taken before each worker had given a batch of its epoch, when nothing told where it had begun: the epoch before
+    was left early, or it is a later one of an iterable dataset. Raises InvalidArgumentError if samples depend on that, or warns if only
+    random numbers do.
+    """
+    unknown = None if saved is None else saved.get("unknown")
+    if unknown is None:
+        return
+    reason = "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing told where they had begun it"
+    advice = "Take a state after num_workers batches, or between two epochs, or use persistent_workers=False"
+    if unknown == Kind.ITERABLE.value:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{reason}: samples could be missing or come twice. {advice}")
+    warnings.warn(f"{reason}: the samples are the same, but random transforms draw other numbers. {advice}", stacklevel=3)
 
 
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:

@@ -20,7 +20,7 @@ from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
 from ._gpu_errors import torch_fault, unusable
-from ._lanes import LaneOptions, Lanes
+from ._lanes import LaneOptions, Lanes, check_known
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
@@ -358,8 +358,9 @@ class DataLoader(Generic[_Batch]):
         if self._share is None:
             self._check_gpu()
         running = self._running()
-        if self.persistent_workers and running is not None:
+        if self.persistent_workers and running is not None and not running.over:
             running.close()
+            running.superseded = True
         epoch = self._begin()
         iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
         if self._share is not None:
@@ -379,6 +380,9 @@ class DataLoader(Generic[_Batch]):
     def _begin(self) -> Epoch:
         state, lanes = self._loaded, None
         order = self._order()
+        if state is not None and self._lane_options is not None and self._pool is not None:
+            self._pool.stop()  # its workers stand elsewhere
+            self._pool = self._lanes_before = None
         if state is not None and state["running"]:
             epoch = order.resume(state)  # if it raises, the state stays
             self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
@@ -392,8 +396,7 @@ class DataLoader(Generic[_Batch]):
             epoch = order.begin(self._repeat, self._base_seed, lanes)
             self._base_seed = epoch.base_seed
         self._loaded = self._left = None
-        if self.persistent_workers:
-            self._repeat += 1
+        self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
         return epoch
 
@@ -434,7 +437,9 @@ class DataLoader(Generic[_Batch]):
         loading them, except those of an iterable dataset without a state of its own, which is read again from its start.
         The arguments and the dataset must be the same.
         """
-        self._loaded = check_state(state, self._order())
+        checked = check_state(state, self._order())
+        check_known(checked.get("lanes"))
+        self._loaded = checked
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 from __future__ import annotations
 
 import itertools
+import pickle
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
@@ -40,6 +41,7 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
+        self.superseded = False  # ended by the loader's next iterator
         self.over = False
 
     def state_dict(self) -> Dict[str, Any]:
@@ -57,6 +59,8 @@ class LoaderIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self.over:
+            if self.superseded:
+                raise RuntimeError("this iterator was ended by a newer one: with persistent_workers a DataLoader has one iterator at a time")
             raise StopIteration
         try:
             batch = self._next()
@@ -104,11 +108,13 @@ class SingleIterator(LoaderIterator):
             self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
         if loader._kind is Kind.ITERABLE:
-            if epoch.lanes is not None:
-                raise workers_differ(0, epoch.lanes["workers"])
-            self._stream = IterableFetcher(loader.dataset, loader._batched, loader.drop_last)
+            saved = epoch.lanes
+            if saved is not None and saved["workers"]:
+                raise workers_differ(0, saved["workers"])
+            state = None if saved is None else pickle.loads(saved["stream"])
+            self._stream = IterableFetcher(loader.dataset, loader._batched, loader.drop_last, state)
             try:
-                for _ in range(epoch.first):  # such a dataset cannot skip
+                for _ in range(epoch.first if saved is None else 0):  # such a dataset cannot skip
                     self._stream.fetch(loader.batch_size or 1)
             except StopIteration:
                 raise InvalidArgumentError(
@@ -118,6 +124,10 @@ class SingleIterator(LoaderIterator):
     def __del__(self) -> None:
         if "over" in self.__dict__:
             self._leave()
+
+    def state_dict(self) -> Dict[str, Any]:
+        stream = None if self._stream is None else self._stream.state()
+        return self._epoch.state(self._yielded, None if stream is None else {"workers": 0, "stream": pickle.dumps(stream, pickle.HIGHEST_PROTOCOL)})
 
     def _next(self) -> Any:
         if self._epoch.first == self._epoch.drawn.batches == 0:
@@ -131,13 +141,17 @@ class SingleIterator(LoaderIterator):
             if self._stream is None:
                 self._yielded = number + 1  # the next call returns the next batch
             raise
-        # Also behind a batch that an interrupt has cost.
-        self._yielded = number + 1 if self._stream is None else self._yielded + 1
+        if self._stream is None:  # also behind a batch that an interrupt has cost
+            self._yielded = number + 1
         self._check_length()
         return batch
 
     def _load(self, indices: Any) -> Any:
-        samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
+        if self._stream is None:
+            samples = load(self._recipe, indices)
+        else:
+            samples = self._stream.fetch(self._loader.batch_size or 1)
+            self._yielded += 1  # though the rest may raise: the dataset has gone on
         refuse_encoded(samples, self._recipe.batched)
         try:
             return self._loader.collate_fn(samples)

@@ -30,7 +30,8 @@ class Supervisor:
     """A thread that serves the workers of one feed. When no further batch can come, it interrupts the feed and ends.
 
     Owns the thread and its wake-up pipe. Borrows pool and feed, which outlive `stop`; nobody else uses the pool until
-    then. Threads: `start`, `stop` and `advance` from the trainer's, and `deaths` after `stop`. `one_offs` has the batches
+    then. Threads: all from the trainer's, and `deaths` after `stop`. Its own thread logs nothing: a trainer that Ctrl-C interrupted
+    while it logged, or forked, may hold the lock of `logging` for ever, and waits for this thread. `one_offs` has the batches
     that did not fit into a slot.
     """
 
@@ -44,6 +45,7 @@ class Supervisor:
         pool.generation += 1
         self._generation = pool.generation
         self._next = self._seen = first  # the trainer's next batch, now and at the latest death or refusal
+        self._warnings: "collections.deque[str]" = collections.deque()  # for the trainer's thread to log
         self.deaths: List[str] = []  # since the last batch
         self._deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
         self._refusals = 0
@@ -67,6 +69,12 @@ class Supervisor:
                 self._thread.join()
             self._close_wake()
         self.one_offs.close()
+        self.pass_on_warnings()
+
+    def pass_on_warnings(self) -> None:
+        """Logs what the thread has had to say since."""
+        while self._warnings:
+            logger.warning("%s", self._warnings.popleft())
 
     def advance(self, number: int) -> None:
         """The trainer's next batch is `number`."""
@@ -77,7 +85,6 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # whatever it is, the trainer gets it
-            logger.debug("the workers of a DataLoader get no more help", exc_info=error)
             self._feed.interrupt(error.with_traceback(None))  # whose frames would keep the feed, and so themselves, and the workers' pipes
         finally:
             self.one_offs.end()
@@ -159,7 +166,7 @@ class Supervisor:
             self._lanes.check(worker, self.deaths[-1])
         if self._deaths_of[worker] >= MAX_DEATHS:
             raise worker_deaths(self.deaths)
-        logger.warning("%s; another one takes its place, and its batch", self.deaths[-1])
+        self._warnings.append(f"{self.deaths[-1]}; another one takes its place, and its batch")
         self._pool.replace(worker)
 
 

@@ -18,7 +18,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag
+from ._batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag, used_bytes
 from ._device_copies import DeviceCopies
 from ._encoded import Totals
 from ._errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError
@@ -198,6 +198,7 @@ class WorkerIterator(LoaderIterator):
             if lanes is None:
                 self._feed.drop_before(behind - self._feed_first)
             self._supervisor.advance(behind)
+            self._supervisor.pass_on_warnings()
 
     # ---- The feed ----
 
@@ -281,7 +282,7 @@ class WorkerIterator(LoaderIterator):
     def _read(self, memory: Any, images: Any = None, image_error: Any = None, copy: bool = False) -> "_Received":
         """Returns the batch in a slot, or the exception that is there instead. Raises what a signal handler raises."""
         if copy:
-            memory, images = _copied(memory), None if images is None else _copied(images)
+            memory, images = _copied(memory[: used_bytes(memory)]), None if images is None else _copied(images)
         try:
             return self._read_once(memory, images, image_error)
         except Exception as error:
@@ -387,7 +388,7 @@ class WorkerIterator(LoaderIterator):
             return
         super().close()
         self._close_feed()
-        if not self._loader.persistent_workers:
+        if not self._loader.persistent_workers or (self._lanes is not None and self._lanes.lost):
             self._pool.stop()
         self._log.close()
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States that are loaded into a loader in use, or into one with other workers: nothing is lost, repeated or drawn twice without a word."""
+
+import os
+import signal
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loader_datasets import Numbers, seeded, values  # noqa: E402
+
+import pinfeed  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("feeds")
+
+
+class Resumable(torch.utils.data.IterableDataset):
+    """`count` numbers in each worker, by a position that outlives its iterators."""
+
+    def __init__(self, count=12):
+        self.count, self.at = count, 0
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        while self.at < self.count:
+            self.at += 1
+            yield self.at - 1 + (0 if info is None else 100 * info.id)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Plain(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(12))
+
+
+def random_pair(index):
+    return torch.tensor([float(index), torch.rand(()).item()], dtype=torch.float64)
+
+
+def loader(dataset, **options):
+    return pinfeed.DataLoader(dataset, 2, **options)
+
+
+def take(iterable, count):
+    iterator = iter(iterable)
+    return iterator, [next(iterator).tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_stream_goes_back_in_the_loader_that_it_is_from(options):
+    streams = loader(Resumable(), **options)
+    iterator, _ = take(streams, 2)
+    state = streams.state_dict()
+    expected = values(iterator)
+    again, _ = take(streams, 4)  # on, as if training went wrong
+    del again
+    streams.load_state_dict(state)
+    assert values(streams) == expected
+    other = loader(Resumable(), **options)
+    other.load_state_dict(state)
+    assert values(other) == expected
+
+
+def test_a_stream_without_workers_continues_behind_an_epoch_that_was_left():
+    whole = loader(Resumable())
+    take(whole, 3)
+    expected = values(whole)  # a position that outlives its iterators: the rest
+    left = loader(Resumable())
+    take(left, 3)
+    iterator, _ = take(left, 1)
+    resumed = loader(Resumable())
+    resumed.load_state_dict(left.state_dict())
+    assert values(resumed) == values(iterator) == expected[1:]
+
+
+def test_random_numbers_go_back_with_the_samples():
+    numbers = loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded())
+    iterator, _ = take(numbers, 3)
+    state = numbers.state_dict()
+    expected = values(iterator), values(numbers)
+    numbers.load_state_dict(state)
+    assert (values(numbers), values(numbers)) == expected
+
+
+def test_epochs_behind_a_state_of_persistent_workers_draw_anew():
+    persistent = loader(Numbers(8, random_pair), num_workers=1, persistent_workers=True)
+    take(persistent, 1)
+    other = loader(Numbers(8, random_pair), num_workers=1)
+    other.load_state_dict(persistent.state_dict())
+    values(other)
+    assert values(other) != values(other)
+
+
+def test_a_worker_of_which_nothing_tells_where_it_began_is_told():
+    numbers = loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded())
+    take(numbers, 2)
+    take(numbers, 1)
+    with pytest.warns(UserWarning, match="the samples are the same, but random transforms draw other numbers"):
+        loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded()).load_state_dict(numbers.state_dict())
+    streams = loader(Resumable(), num_workers=2, persistent_workers=True)
+    values(streams)
+    iterator, _ = take(streams, 1)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="samples could be missing or come twice. Take a state after num_workers batches"):
+        loader(Resumable(), num_workers=2, persistent_workers=True).load_state_dict(streams.state_dict())
+    next(iterator)
+    resumed = loader(Resumable(), num_workers=2, persistent_workers=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed.load_state_dict(streams.state_dict())
+    assert values(resumed) == values(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_of_a_stream_that_raised_is_counted(workers):
+    def fragile(samples):
+        if samples[0] == 2:
+            raise ValueError("bad")
+        return torch.tensor(samples)
+
+    streams = loader(Plain(), num_workers=workers, collate_fn=fragile)
+    iterator, _ = take(streams, 1)
+    with pytest.raises(ValueError, match="bad"):
+        next(iterator)
+    assert next(iterator).tolist() == [4, 5]
+    other = loader(Plain(), num_workers=workers, collate_fn=fragile)
+    other.load_state_dict(streams.state_dict())
+    assert values(other) == values(iterator) == [[6, 7], [8, 9], [10, 11]]
+
+
+def test_a_lost_worker_ends_one_epoch_and_no_more():
+    streams = loader(Plain(), num_workers=1, persistent_workers=True)
+    whole = values(streams)
+    os.kill(streams._pool.processes[0].pid, signal.SIGKILL)
+    streams._pool.processes[0].join()
+    with pytest.raises(RuntimeError, match="its place in the data is lost"):
+        values(streams)
+    assert values(streams) == values(streams) == whole
+
+
+def test_batches_that_are_kept_take_what_they_have():
+    numbers = loader(Numbers(60), num_workers=1, max_batch_bytes=16 << 20)
+    kept = list(numbers)
+    sizes = sorted(batch.untyped_storage().nbytes() if hasattr(batch, "untyped_storage") else batch.storage().nbytes() for batch in kept)
+    assert sum(sizes[:-4]) < 1 << 20, sizes
