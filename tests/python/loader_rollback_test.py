@@ -4,6 +4,7 @@
 import os
 import signal
 import warnings
+from multiprocessing import reduction
 
 import pytest
 
@@ -143,6 +144,21 @@ def test_a_lost_worker_ends_one_epoch_and_no_more():
     with pytest.raises(RuntimeError, match="its place in the data is lost"):
         values(streams)
     assert values(streams) == values(streams) == whole
+
+
+@pytest.mark.parametrize("dataset", [Plain(), Numbers(12)])
+def test_an_epoch_whose_beginning_was_interrupted_costs_the_next_nothing(dataset, monkeypatch, capfd):
+    batches = loader(dataset, num_workers=2, persistent_workers=True, **({} if isinstance(dataset, Plain) else {"seeding": "worker"}))
+    whole = values(batches)
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(reduction, "send_handle", interrupted)
+        iter(batches)
+    assert values(batches) == values(batches) == whole
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_batches_that_are_kept_take_what_they_have():

@@ -127,7 +127,11 @@ class Worker:
             if state is None:
                 self._finish_epoch()
             self._log.close()
-        self._log = IndexLogReader(reduction.recv_handle(self._pipe))
+        try:
+            log = reduction.recv_handle(self._pipe)
+        except RuntimeError as error:  # the trainer was interrupted before it sent it, and ends this worker
+            raise EOFError from error
+        self._log = IndexLogReader(log)
         self._seed = seed
         self._first = first
         self._prepared.clear()

@@ -102,9 +102,13 @@ class WorkerIterator(LoaderIterator):
         self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
-        self._pool.begin_epoch(epoch.seed, self._number, self._lanes, self._log)
-        if self._lanes is not None and loader.persistent_workers:
-            self._lanes.keep(self._number, self._log.fileno())
+        try:
+            self._pool.begin_epoch(epoch.seed, self._number, self._lanes, self._log)
+            if self._lanes is not None and loader.persistent_workers:
+                self._lanes.keep(self._number, self._log.fileno())
+        except BaseException:  # some workers may have been told, or half told: the next epoch starts others
+            self._pool.stop()
+            raise
         self._indices = itertools.chain(epoch.indices, [_NO_MORE])
         self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
         self._append(self._ahead - (self._lanes is not None))
