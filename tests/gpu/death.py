@@ -34,6 +34,7 @@ BACKENDS = ("vmm-fd", "cuda-ipc")
 SAMPLES, SHAPE, BATCH = 2048, (3, 96, 96), 64
 LEAVE_S = 3.0  # a busy GPU would be waited for for 10 s
 PAUSE_S = 0.005  # of a witness behind each batch: a training step
+LONG_PAUSE_S = 0.03  # of one that outlives a daemon: not done before all have begun and the daemon is killed
 BATCHES = 120  # of those that outlive a daemon
 TOLERANCE = 64 << 20  # of the GPU's free memory: the driver keeps a little for itself
 rows = []
@@ -156,7 +157,7 @@ def witness(arguments):
                 print(json.dumps({"epoch": batch.epoch, "index": batch.index, "labels": labels, "wrong": wrong_in(batch)}), flush=True)
                 taken += 1
                 del batch
-                time.sleep(PAUSE_S)
+                time.sleep(arguments.pause)
                 if over.is_set() or taken == arguments.batches:
                     break
         kept = held is None or zlib.crc32(held.image.numpy().tobytes()) == crc
@@ -264,7 +265,7 @@ def client_faults(options, daemon, data, backend):
 def daemon_killed(options, folder, data, log, backend):
     first = Daemon(options.pinfeedd, folder, data, log)
     whole, _ = Role("witness", first.address, data, backend, "--batches", str(BATCHES)).finish()
-    clients = [Role("witness", first.address, data, backend, "--batches", str(BATCHES), *flags) for flags in ([], ["--hold"])]
+    clients = [Role("witness", first.address, data, backend, "--batches", str(BATCHES), "--pause", str(LONG_PAUSE_S), *flags) for flags in ([], ["--hold"])]
     for client in clients:
         client.await_lines(10)
     first.process.kill()
@@ -330,6 +331,7 @@ def main():
     parser.add_argument("--backend", choices=BACKENDS, help="only this one")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--batches", type=int, default=10**9)
+    parser.add_argument("--pause", type=float, default=PAUSE_S)
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--hold", action="store_true")
     options = parser.parse_args()

@@ -165,15 +165,21 @@ _SIGNATURES = {
 
 
 class FeedHandle(_P):
-    """A pf_feed, closed with the last reference unless its value was taken away: a signal handler may raise when `pf_open` returns."""
+    """A pf_feed, closed with the last reference at the latest: a signal handler may raise when `pf_open` returns."""
 
     def __init__(self, library: "Library") -> None:
         super().__init__()
-        self._close = library.pf_close
+        self._pf_close = library.pf_close
 
-    def __del__(self) -> None:
-        if self.value is not None:
-            self._close(self)
+    def close(self) -> None:
+        """Closes it, and first clears it for the extension, which points to it. Does nothing if that was done. At interpreter exit too,
+        when the names of modules may be gone.
+        """
+        opened, self.value = self.value, None
+        if opened is not None:
+            self._pf_close(opened)
+
+    __del__ = close
 
 
 class Library:

@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     """A feed opened by `pf_open`, and the arguments that the C library does not need."""
 
     library: _abi.Library
-    handle: ctypes.c_void_p
+    handle: _abi.FeedHandle
     spec: Spec
     rank: Rank
     framework: str
@@ -78,8 +78,7 @@ class Connection:
 
     def __init__(self, opened: Opened) -> None:
         self._library = opened.library
-        self._close = opened.library.pf_close
-        self._handle: Optional[ctypes.c_void_p] = opened.handle  # owned from here on: __del__ closes it if a later step fails
+        self._handle: Optional[_abi.FeedHandle] = opened.handle  # owned from here on: __del__ closes it if a later step fails
         self._lock = threading.RLock()
         # Held by a thread that invites a producer, also while another one holds `_lock`. The handle is not closed
         # meanwhile. Taken after `_lock`.
@@ -276,7 +275,8 @@ class Connection:
         with self._invite_lock:
             self._handle = None
             self._release_batches()
-            self._close(handle)
+            if handle is not None:
+                handle.close()
             self._attach(opened if opened is not None else self._reopen(place, cursor))
 
     def _next_cursor(self) -> str:
@@ -339,7 +339,7 @@ class Connection:
         try:
             self._release_batches()
         finally:
-            self._close_handle(handle)
+            handle.close()
         self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:
@@ -352,13 +352,7 @@ class Connection:
         # The constructor may have failed early, and at interpreter exit modules may be gone.
         handle = self.__dict__.pop("_handle", None)
         if handle is not None:
-            self._close_handle(handle)
-
-    def _close_handle(self, handle: ctypes.c_void_p) -> None:
-        """Closes it, and first clears it for the extension, which points to it."""
-        opened = ctypes.c_void_p(handle.value)
-        handle.value = None
-        self._close(opened)
+            handle.close()
 
     def _release_batches(self) -> None:
         """Releases what a closed feed must not keep. Overridden by subclasses."""

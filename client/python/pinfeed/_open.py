@@ -323,7 +323,7 @@ def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
 
 def _open_handle(
     library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, common: Optional[_daemon.Common], device: Any
-) -> ctypes.c_void_p:
+) -> _abi.FeedHandle:
     """Calls pf_open, with a private daemon if the system's does not serve this user."""
     handle = _abi.FeedHandle(library)
     result = library.pf_open(options, handle)
