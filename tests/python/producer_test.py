@@ -218,7 +218,7 @@ def test_a_feed_is_not_closed_while_it_invites(fake, monkeypatch):
 
     monkeypatch.setattr(library, "pf_invite_producer", invite)
     monkeypatch.setattr(feed, "_invite_lock", Announced(feed._invite_lock))
-    monkeypatch.setattr(feed, "_close", lambda handle, close=feed._close: (order.append("closed"), close(handle)))
+    monkeypatch.setattr(feed._handle, "close", lambda close=feed._handle.close: (order.append("closed"), close()))
     thread = threading.Thread(target=lambda: order.append(feed.invite_producer()))
     thread.start()
     assert inviting.wait(30)
