@@ -202,6 +202,7 @@ class DataLoader(Generic[_Batch]):
         elif self._rows is not None:
             self.collate_fn = functools.partial(collate, rows=self._rows)
 
+        default = ', the default with generator= (give seeding="sample")' if seeding is None else ""
         if seeding is None:
             seeding = "sample" if generator is None or share is not None else "worker"
         self._lane_options: Optional[LaneOptions] = None
@@ -221,7 +222,7 @@ class DataLoader(Generic[_Batch]):
             if value is not None and not num_workers:
                 checks.add(name, f"{shown(value)} needs num_workers > 0")
             elif value is not None and self._lane_options is not None:
-                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"'
+                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
                 checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
         self._encoded = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
         self._ordinal = ordinal_of(checks, device)
