@@ -2,6 +2,7 @@
 """States that are loaded into a loader in use, or into one with other workers: nothing is lost, repeated or drawn twice without a word."""
 
 import os
+import pickle
 import signal
 import warnings
 from multiprocessing import reduction
@@ -144,6 +145,52 @@ def test_a_lost_worker_ends_one_epoch_and_no_more():
     with pytest.raises(RuntimeError, match="its place in the data is lost"):
         values(streams)
     assert values(streams) == values(streams) == whole
+
+
+def test_a_state_that_could_not_be_continued_stays():
+    streams = loader(Resumable(), num_workers=2)
+    take(streams, 3)
+    state = streams.state_dict()
+    other = loader(Resumable(), num_workers=1)
+    other.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="cannot continue an epoch of 2 workers"):
+            iter(other)
+    assert other.state_dict() == state
+
+
+def test_a_state_is_not_changed_by_who_continues_it():
+    numbers = loader(Numbers(12), shuffle=True)
+    iter(numbers)
+    state = numbers.state_dict()
+    before = pickle.dumps(state)
+    for _ in range(2):
+        numbers.load_state_dict(state)
+        values(numbers)
+    assert pickle.dumps(state) == before
+
+
+def test_a_signal_costs_no_first_batch(monkeypatch):
+    numbers = loader(Numbers(6), num_workers=1)
+    iterator = iter(numbers)
+    receive = iterator._pool.receive
+
+    def interrupted(worker):
+        receive(worker)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(iterator._pool, "receive", interrupted)
+        next(iterator)
+    assert values(iterator) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_stream_that_is_read_again_with_other_random_numbers_is_told():
+    streams = loader(Plain(), num_workers=1, persistent_workers=True)
+    values(streams)
+    take(streams, 2)
+    with pytest.warns(UserWarning, match="read again from its start: if its order is random"):
+        loader(Plain(), num_workers=1, persistent_workers=True).load_state_dict(streams.state_dict())
 
 
 @pytest.mark.parametrize("dataset", [Plain(), Numbers(12)])

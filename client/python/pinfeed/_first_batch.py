@@ -49,6 +49,13 @@ class FirstBatch:
         """
         if number != self._number:
             self.begin(number)
+        try:
+            return self._await(number)
+        except BaseException:
+            self._number = -1  # a signal handler may have cost the worker's message: it is asked again
+            raise
+
+    def _await(self, number: int) -> Optional[Tuple[Any, ...]]:
         deaths: List[str] = []
         until = time.monotonic() + self._timeout_s
         while True:

@@ -85,14 +85,14 @@ class Lanes:
         self._options = options
         self.complete = False  # all batches of the epoch have been taken
         self.lost = False  # a worker's place: these workers can make no further epoch either
-        has_states = options.kind is Kind.MAP or has_state(dataset)
-        self._starts = before is None and has_states
+        self._has_states = options.kind is Kind.MAP or has_state(dataset)
+        self._starts = before is None and self._has_states
         following = None if before is None else before.following()
         if before is not None and following is not None:
             self._starts = before._starts
             self.states = following["states"]
         self._fresh = before is None
-        self._starts_unknown = before is not None and has_states and not self._starts
+        self._starts_unknown = before is not None and not self._starts
         self._before: List[Lanes] = []  # earlier epochs of these workers, the oldest first
         if before is not None:
             if options.kind is Kind.MAP and None in self.states:
@@ -138,7 +138,11 @@ class Lanes:
                 'DataLoader, or use seeding="sample", or persistent_workers=False'
             )
         else:
-            advice = "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+            advice = (
+                "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
+                if self._has_states
+                else "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+            )
         self.lost = True
         raise RuntimeError(f"{death}, and its place in the data is lost with it. {advice}")
 
@@ -150,7 +154,7 @@ class Lanes:
             states[position % len(states)] = before[0]
         saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
         if self._starts_unknown and None in states:
-            saved["unknown"] = self._options.kind.value
+            saved["unknown"] = self._options.kind.value if self._has_states else "reread"
         return saved
 
     def following(self) -> Optional[Dict[str, Any]]:
@@ -176,6 +180,11 @@ def check_known(saved: Optional[Dict[str, Any]]) -> None:
     advice = "Take a state after num_workers batches, or between two epochs, or use persistent_workers=False"
     if unknown == Kind.ITERABLE.value:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{reason}: samples could be missing or come twice. {advice}")
+    if unknown == "reread":
+        reason = "the state is from a later epoch of persistent workers and an iterable dataset without a state, which is read again from its start"
+        advice = "Give the dataset state_dict() and load_state_dict(), or use persistent_workers=False"
+        warnings.warn(f"{reason}: if its order is random, samples are lost or repeated. {advice}", stacklevel=3)
+        return
     warnings.warn(f"{reason}: the samples are the same, but random transforms draw other numbers. {advice}", stacklevel=3)
 
 

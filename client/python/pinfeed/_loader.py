@@ -355,7 +355,17 @@ class DataLoader(Generic[_Batch]):
         return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
-        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
+        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before. After
+        an error the position is as before.
+        """
+        position = self._loaded, self._left
+        try:
+            return self._new_iterator()
+        except BaseException:
+            self._loaded, self._left = position
+            raise
+
+    def _new_iterator(self) -> Iterator[_Batch]:
         if self._share is None:
             self._check_gpu()
         running = self._running()

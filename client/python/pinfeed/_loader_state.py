@@ -150,7 +150,7 @@ class Order:
         """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
         as before.
         """
-        start, batches, drawn = state["start"], state["batches"], Drawn()
+        start, batches, drawn = dict(state["start"]), state["batches"], Drawn()  # a copy: iterators add to it
         before = global_states()
         for name, epoch in start.get("epochs", {}).items():
             if name in self._by_epoch:

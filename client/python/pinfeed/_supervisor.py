@@ -63,7 +63,8 @@ class Supervisor:
         if self._stopped:
             return
         self._stopped = True
-        os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
+        if self._close_wake.alive:  # otherwise the garbage collector has closed it, and the descriptor may be another file's
+            os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
         if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
             with contextlib.suppress(RuntimeError):  # it was never started
                 self._thread.join()

@@ -107,7 +107,7 @@ class WorkerIterator(LoaderIterator):
             if self._lanes is not None and loader.persistent_workers:
                 self._lanes.keep(self._number, self._log.fileno())
         except BaseException:  # some workers may have been told, or half told: the next epoch starts others
-            self._pool.stop()
+            self._end_workers()
             raise
         self._indices = itertools.chain(epoch.indices, [_NO_MORE])
         self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
@@ -393,8 +393,12 @@ class WorkerIterator(LoaderIterator):
         super().close()
         self._close_feed()
         if not self._loader.persistent_workers or (self._lanes is not None and self._lanes.lost):
-            self._pool.stop()
+            self._end_workers()
         self._log.close()
+
+    def _end_workers(self) -> None:
+        self._pool.stop()
+        self._loader._repeat = 0  # others need a seed of their own
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__ and not self.over:
