@@ -9,6 +9,8 @@ is written last and has checksums of itself and of what follows the tensors, so 
 did not finish.
 
 The slot belongs to processes of one user. Unpickling runs code of that user's choice, as in any DataLoader.
+
+Long because: writer and reader are two sides of one layout, and what one writes is next to the check of the other.
 """
 
 from __future__ import annotations
@@ -296,29 +298,24 @@ def copy_batch(memory: memoryview, number: int) -> Optional[BatchCopy]:
         header, _ = _read_content(memory)
     except Error:
         return None
-    end = header.begin + header.length + header.state_length
-    return BatchCopy(bytes(memory[:end])) if header.number == number else None
+    return BatchCopy(bytes(memory[: header.end])) if header.number == number else None
 
 
 def read_tag(memory: Any) -> Tuple[int, bytes]:
     """Returns the number of the batch in a slot's memory, and the state of its worker behind it; b"" if it has none.
     Raises Error (INTERNAL) if the header is invalid. The state is valid if `read_batch` then finds a batch.
     """
-    array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
-    buffer = memoryview(array)
+    buffer = memoryview(_array_of(memory))
     header = _read_header(buffer)
-    end = header.begin + header.length
-    return header.number, bytes(buffer[end : end + header.state_length])
+    return header.number, bytes(buffer[header.begin + header.length : header.end])
 
 
 def used_bytes(memory: Any) -> int:
     """Returns how many bytes of a slot's memory have something of the batch in it: all if its header is invalid."""
-    array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
     try:
-        header = _read_header(memoryview(array))
+        return _read_header(memoryview(_array_of(memory))).end
     except Error:
         return len(memory)
-    return header.begin + header.length + header.state_length
 
 
 def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images: Any = None) -> Any:
@@ -335,7 +332,7 @@ def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images:
     that can be made of one message, else RuntimeError; the message has the worker's traceback. Raises Error (INTERNAL)
     if there is no valid batch.
     """
-    array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
+    array = _array_of(memory)
     if array.dtype != numpy.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise TypeError(f"read_batch: the memory must be a contiguous array of uint8 with one dimension, not {array.dtype} {list(array.shape)}")
     header, content = _read_content(memoryview(array))
@@ -578,6 +575,14 @@ class _Header(NamedTuple):
     table: int  # of images
     checksum: int  # CRC-32 of content and state
 
+    @property
+    def end(self) -> int:
+        return self.begin + self.length + self.state_length
+
+
+def _array_of(memory: Any) -> Any:
+    return memory if isinstance(memory, numpy.ndarray) else memory.numpy()
+
 
 def _read_header(buffer: memoryview) -> _Header:
     """Raises Error (INTERNAL) if anything is invalid."""
@@ -590,9 +595,8 @@ def _read_header(buffer: memoryview) -> _Header:
     if version != _VERSION:
         raise _damaged(f"its format has version {version}, and this package reads version {_VERSION}")
     header = _Header(*fields)
-    length = header.length + header.state_length
-    if header.begin < HEADER_BYTES or header.begin + length > len(buffer):
-        raise _damaged(f"its {length} bytes at {header.begin} lie outside of the slot, which has {len(buffer)}")
+    if header.begin < HEADER_BYTES or header.end > len(buffer):
+        raise _damaged(f"its {header.end - header.begin} bytes at {header.begin} lie outside of the slot, which has {len(buffer)}")
     if header.kind not in (_BATCH, _EXCEPTION, _END, _ELSEWHERE):
         raise _damaged(f"it has the unknown kind {header.kind}")
     return header
@@ -601,7 +605,7 @@ def _read_header(buffer: memoryview) -> _Header:
 def _read_content(buffer: memoryview) -> Tuple[_Header, bytes]:
     """Returns the header and a copy of the content. Raises Error (INTERNAL) if anything is invalid."""
     header = _read_header(buffer)
-    content = bytes(buffer[header.begin : header.begin + header.length + header.state_length])
+    content = bytes(buffer[header.begin : header.end])
     if zlib.crc32(content) != header.checksum:
         raise _damaged("the checksum of its pickle is wrong")
     return header, content[: header.length]

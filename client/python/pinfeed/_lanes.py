@@ -169,22 +169,22 @@ class Lanes:
 
 
 def check_known(saved: Optional[Dict[str, Any]]) -> None:
-    """Checks a state that was taken before each worker had given a batch of its epoch, when nothing told where it had begun: the epoch before
-    was left early, or it is a later one of an iterable dataset. Raises InvalidArgumentError if samples depend on that, or warns if only
-    random numbers do.
+    """Checks a state that was taken before each persistent worker had given a batch of its epoch, when nothing told where it had begun: the
+    epoch before was left early, or it is a later one of an iterable dataset. Raises InvalidArgumentError if samples depend on that. Warns if
+    only random numbers do, or if a dataset without a state is read again, whose order may depend on them.
     """
     unknown = None if saved is None else saved.get("unknown")
     if unknown is None:
         return
-    reason = "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing told where they had begun it"
-    advice = "Take a state after num_workers batches, or between two epochs, or use persistent_workers=False"
-    if unknown == Kind.ITERABLE.value:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{reason}: samples could be missing or come twice. {advice}")
     if unknown == "reread":
         reason = "the state is from a later epoch of persistent workers and an iterable dataset without a state, which is read again from its start"
         advice = "Give the dataset state_dict() and load_state_dict(), or use persistent_workers=False"
         warnings.warn(f"{reason}: if its order is random, samples are lost or repeated. {advice}", stacklevel=3)
         return
+    reason = "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing told where they had begun it"
+    advice = "Take a state after num_workers batches, or between two epochs, or use persistent_workers=False"
+    if unknown == Kind.ITERABLE.value:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{reason}: samples could be missing or come twice. {advice}")
     warnings.warn(f"{reason}: the samples are the same, but random transforms draw other numbers. {advice}", stacklevel=3)
 
 

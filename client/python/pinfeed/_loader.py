@@ -393,7 +393,6 @@ class DataLoader(Generic[_Batch]):
         order = self._order()
         if state is not None and self._lane_options is not None and self._pool is not None:
             self._pool.stop()  # its workers stand elsewhere
-            self._pool = self._lanes_before = None
         if state is not None and state["running"]:
             epoch = order.resume(state)  # if it raises, the state stays
             self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
