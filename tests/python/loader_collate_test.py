@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""default_collate, beside that of PyTorch, through the memory of a batch."""
+"""default_collate, beside that of PyTorch, through the memory of a batch.
+
+Long because: each kind of value is a test of the one promise that batches are PyTorch's.
+"""
 
 import collections
 import collections.abc

@@ -3,6 +3,8 @@
 
 $PINFEED_KILLS (150) workers are killed at random moments, and a fifteenth of them once more from a fork server.
 $PINFEED_TEST_SEED repeats a run.
+
+Long because: each process that can end, and each moment, is a test of that one promise.
 """
 
 import contextlib

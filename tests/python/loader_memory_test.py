@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a batch that a worker hands to the trainer: layout, references, exceptions, damage."""
+"""The memory of a batch that a worker hands to the trainer: layout, references, exceptions, damage.
+
+Long because: it holds both sides of that layout to each other, kind by kind.
+"""
 
 import decimal
 import gc

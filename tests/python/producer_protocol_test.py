@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that keep to docs/protocol.md, and others: invitations, frames, ends of processes, memory. All with raw sockets and a real daemon."""
+"""Producers that keep to docs/protocol.md, and others: invitations, frames, ends of processes, memory. All with raw sockets and a real daemon.
+
+Long because: each rule of its section on producers is a test, and all share the raw producers.
+"""
 
 import contextlib
 import functools

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`to_device`, `to_host` and `pinned_empty` on a GPU that is the stand-in driver's."""
+"""`to_device`, `to_host` and `pinned_empty` on a GPU that is the stand-in driver's.
+
+Long because: each way to lay out a source is a test of the promise that the result is what `.to()` gives.
+"""
 import collections
 import dataclasses
 import gc
