@@ -192,8 +192,7 @@ class DataLoader(Generic[_Batch]):
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self._batched = batch_sampler is not None
-        default = default_function(self._batched)
-        self.collate_fn = default if collate_fn is None else collate_fn
+        self.collate_fn = default_function(self._batched) if collate_fn is None else collate_fn
         checks = Checks()
         self._rows = rows_of(checks, ragged, pad)
         if self._rows is not None and (collate_fn is not None or not self._batched):
@@ -237,7 +236,7 @@ class DataLoader(Generic[_Batch]):
         self._lanes_before: Optional[Lanes] = None  # of the latest epoch
         self._structure = ""
         self._epochs = 0
-        self._repeat = 0  # epochs that began with the persistent workers' seed
+        self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
