@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
-import multiprocessing.context
 import os
-import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Union
 
-from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
+from ._checks import Checks, shown, to_integer
 from ._device import ordinal_of
-from ._errors import Code, Error, InvalidArgumentError
+from ._errors import Code, Error
 from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
 from ._gpu_errors import torch_fault, unusable
 from ._lanes import LaneOptions, Lanes, check_known
+from ._loader_arguments import check_order, check_workers, context_of, warn_of_many_workers
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
@@ -37,7 +35,6 @@ _Batch = TypeVar("_Batch", covariant=True)
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 _DEFAULT_PREFETCH = 2
 _MIN_BATCH_BYTES = 4096  # room for the message of an error
-_ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 
 class DataLoader(Generic[_Batch]):
@@ -167,14 +164,14 @@ class DataLoader(Generic[_Batch]):
     ) -> None:
         self._kind = kind_of_dataset(dataset)
         self.dataset = dataset
-        self._check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
+        check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         self.num_workers = num_workers = to_integer(num_workers) or 0
         factor = to_integer(prefetch_factor)
         self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
         self.persistent_workers = persistent_workers
         self.timeout = timeout
         self.multiprocessing_context = multiprocessing_context
-        self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        check_order(self._kind, batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
         self.worker_init_fn = worker_init_fn
@@ -242,46 +239,7 @@ class DataLoader(Generic[_Batch]):
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
         self.__initialized = True
-        self._warn_of_many_workers()
-
-    # ---- Arguments ----
-
-    def _check_workers(self, num_workers: Any, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
-        workers, seconds = to_integer(num_workers), to_number(timeout)
-        if workers is None or not 0 <= workers <= UINT32_MAX:
-            raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}.")
-        if seconds is None or seconds < 0:
-            raise _fault(f"timeout option should be non-negative; it is {shown(timeout)}")
-        if seconds > 0 and workers == 0:
-            raise _fault("timeout option needs num_workers > 0: in the calling thread nothing can time out")
-        if workers == 0 and prefetch_factor is not None:
-            raise _fault(
-                "prefetch_factor option could only be specified in multiprocessing. Let num_workers > 0 to enable multiprocessing, otherwise set "
-                "prefetch_factor to None."
-            )
-        factor = 1 if prefetch_factor is None else to_integer(prefetch_factor)
-        if factor is None or factor < 1:
-            raise _fault(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
-        if persistent_workers and workers == 0:
-            raise _fault("persistent_workers option needs num_workers > 0")
-        if seeding not in ("sample", "worker", None):
-            raise _fault(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
-
-    def _check_order(self, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
-        if self._kind is Kind.ITERABLE:
-            if shuffle not in (False, None):
-                raise _fault(f"{_ITERABLE} shuffle option, but got shuffle={shuffle}")
-            if sampler is not None:
-                raise _fault(f"{_ITERABLE} sampler option, but got sampler={sampler}")
-            if batch_sampler is not None:
-                raise _fault(f"{_ITERABLE} batch_sampler option, but got batch_sampler={batch_sampler}")
-        if sampler is not None and shuffle:
-            raise _fault("sampler option is mutually exclusive with shuffle")
-        if batch_sampler is not None:
-            if batch_size != 1 or shuffle or sampler is not None or drop_last:
-                raise _fault("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
-        elif batch_size is None and drop_last:
-            raise _fault("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+        warn_of_many_workers(self.num_workers)
 
     @property
     def multiprocessing_context(self) -> Any:
@@ -290,37 +248,12 @@ class DataLoader(Generic[_Batch]):
 
     @multiprocessing_context.setter
     def multiprocessing_context(self, context: Any) -> None:
-        if context is not None:
-            if not self.num_workers:
-                raise _fault(f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers={self.num_workers}")
-            if isinstance(context, str):
-                methods = multiprocessing.get_all_start_methods()
-                if context not in methods:
-                    raise _fault(
-                        f"multiprocessing_context option should specify a valid start method in {methods!r}, but got multiprocessing_context={context!r}"
-                    )
-                context = multiprocessing.get_context(context)
-            if not isinstance(context, multiprocessing.context.BaseContext):
-                raise TypeError(
-                    "multiprocessing_context option should be a valid context object or a string specifying the start method, but got "
-                    f"multiprocessing_context={context}"
-                )
-        self.__context = context
+        self.__context = context_of(context, self.num_workers)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
-
-    def _warn_of_many_workers(self) -> None:
-        cpus = len(os.sched_getaffinity(0))
-        if self.num_workers > cpus:
-            warnings.warn(
-                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of worker in current system is "
-                f"{cpus}, which is smaller than what this DataLoader is going to create. Please be aware that excessive worker creation might get "
-                "DataLoader running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
-                stacklevel=3,
-            )
 
     # ---- Iterating ----
 
@@ -453,7 +386,3 @@ class DataLoader(Generic[_Batch]):
 
 def _nothing() -> None:
     """Stands for a dead reference to an iterator."""
-
-
-def _fault(text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, text)
