@@ -18,7 +18,7 @@ from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _lanes  # noqa: E402
+from pinfeed import _worker_pool  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -272,23 +272,31 @@ def test_a_worker_killed_after_a_break_costs_no_random_number(left, when):
         assert all_same(epochs(killed), expected), killed
 
 
-def test_epochs_that_are_left_again_and_again_keep_a_bounded_number_of_logs(monkeypatch):
-    monkeypatch.setattr(_lanes, "_MOST_BEFORE", 3)
+def test_epochs_that_are_left_again_and_again_keep_no_logs():
+    loader = pinfeed.DataLoader(Numbers(40, randoms), 2, num_workers=2, generator=seeded(), persistent_workers=True)
+    assert len(list(itertools.islice(loader, 5))) == 5
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(12):
+        iter(loader)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    iterator = iter(loader)
+    loader._pool.processes[1].kill()
+    assert len(list(iterator)) == 20
 
-    def killed_after(count):
-        loader = pinfeed.DataLoader(Numbers(40, randoms), 2, num_workers=2, generator=seeded(), persistent_workers=True)
-        assert len(list(itertools.islice(loader, 5))) == 5
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(count):
-            iter(loader)
-        assert len(os.listdir("/proc/self/fd")) <= before + 4
-        iterator = iter(loader)
-        loader._pool.processes[1].kill()
-        return len(list(iterator))
 
-    assert killed_after(2) == 20
-    with pytest.raises(RuntimeError, match="and its place in the data is lost with it. The 3 epochs before were left before it had given a batch"):
-        killed_after(3)
+def test_workers_that_do_not_finish_an_epoch_are_told(caplog, monkeypatch):
+    monkeypatch.setattr(_worker_pool, "_PATIENCE_S", 0.0)
+    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, seeding="worker", persistent_workers=True, timeout=2)
+    iterator = iter(loader)
+    assert len(list(itertools.islice(iterator, 4))) == 4
+    os.kill(loader._pool.processes[1].pid, signal.SIGSTOP)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(pinfeed.DeadlineExceededError, match="timed out after 2 seconds: worker 1 has not finished the batches"):
+        iter(loader)
+    assert "the next epoch waits: worker 1 has not finished" in caplog.text
+    os.kill(loader._pool.processes[1].pid, signal.SIGCONT)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("stream", ["dataset", "iterator"])

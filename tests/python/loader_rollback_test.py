@@ -110,23 +110,142 @@ def test_epochs_behind_a_state_of_persistent_workers_draw_anew():
     assert values(other) != values(other)
 
 
-def test_a_worker_of_which_nothing_tells_where_it_began_is_told():
-    numbers = loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded())
-    take(numbers, 2)
-    take(numbers, 1)
-    with pytest.warns(UserWarning, match="the samples are the same, but random transforms draw other numbers"):
-        loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded()).load_state_dict(numbers.state_dict())
+@pytest.mark.parametrize("left", [[2, 1], [0, 0, 0], [8, 1]], ids=str)
+def test_random_numbers_behind_epochs_that_were_left_are_part_of_a_state(left):
+    def numbers():
+        return loader(Numbers(16, random_pair), num_workers=2, persistent_workers=True, generator=seeded())
+
+    first, resumed = numbers(), numbers()
+    for count in left:
+        iterator, _ = take(first, count)
+    resumed.load_state_dict(first.state_dict())
+    assert values(resumed) == values(iterator)
+    assert values(resumed) == values(first)
+
+
+def test_a_stream_of_which_nothing_tells_where_it_began_is_refused():
     streams = loader(Resumable(), num_workers=2, persistent_workers=True)
     values(streams)
     iterator, _ = take(streams, 1)
-    with pytest.raises(pinfeed.InvalidArgumentError, match="samples could be missing or come twice. Take a state after num_workers batches"):
-        loader(Resumable(), num_workers=2, persistent_workers=True).load_state_dict(streams.state_dict())
-    next(iterator)
     resumed = loader(Resumable(), num_workers=2, persistent_workers=True)
+    resumed.load_state_dict(streams.state_dict())
+    assert values(resumed) == values(iterator)
+    take(streams, 2)
+    iterator, _ = take(streams, 1)  # either worker goes on with the rest of its epoch, or begins anew: its dataset knows
+    with pytest.raises(pinfeed.InvalidArgumentError, match="samples could be missing or come twice. Take a state after num_workers batches"):
+        resumed.load_state_dict(streams.state_dict())
+    next(iterator)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         resumed.load_state_dict(streams.state_dict())
     assert values(resumed) == values(iterator)
+
+
+class Once(Resumable):
+    """A loaded position is that of the next iterator, and of no other."""
+
+    def __init__(self, count=12):
+        super().__init__(count)
+        self.loaded = 0
+
+    def __iter__(self):
+        self.at, self.loaded = self.loaded, 0
+        info = torch.utils.data.get_worker_info()
+        while self.at < self.count:
+            self.at += 1
+            yield self.at - 1 + (0 if info is None else 100 * info.id)
+
+    def load_state_dict(self, state):
+        self.loaded = state["at"]
+
+
+class OnceInBody(Once):
+    """The same, but it counts its epochs, and their numbers tell which one they are of."""
+
+    epoch = 0
+
+    def __iter__(self):
+        for number in super().__iter__():
+            yield number + 1000 * self.epoch
+        self.epoch += 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.loaded, self.epoch = state["at"], state["epoch"]
+
+
+@pytest.mark.parametrize("dataset", [Resumable, Once, OnceInBody])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_epochs_of_a_stream_follow_a_state_as_without_it(dataset, options):
+    for taken in (0, 3, 6, 9):
+        streams, resumed = loader(dataset(), **options), loader(dataset(), **options)
+        iterator, _ = take(streams, min(taken, 6 * max(options.get("num_workers", 1), 1)))
+        resumed.load_state_dict(streams.state_dict())
+        assert values(resumed) == values(iterator)
+        for _ in range(2):
+            assert values(resumed) == values(streams)
+        resumed = loader(dataset(), **options)
+        resumed.load_state_dict(streams.state_dict())  # from between two epochs
+        for _ in range(2):
+            assert values(resumed) == values(streams)
+
+
+def test_streams_with_positions_of_other_workers_are_told():
+    streams = loader(OnceInBody(), num_workers=2, persistent_workers=True)
+    values(streams)
+    other = loader(OnceInBody(), num_workers=1, persistent_workers=True)
+    other.load_state_dict(streams.state_dict())
+    with pytest.warns(UserWarning, match="with num_workers=2, and this one has 1: the dataset begins the epoch without the state"):
+        iter(other)
+
+
+class Shuffled(torch.utils.data.IterableDataset):
+    """Draws its order from the global generator, at once or with the first sample."""
+
+    def __init__(self, at_once, draws=False):
+        self.at_once, self.draws = at_once, draws
+
+    def __iter__(self):
+        return iter(torch.randperm(12).tolist()) if self.at_once else self.generate()
+
+    def generate(self):
+        for number in torch.randperm(12).tolist():
+            if self.draws:
+                torch.rand(())
+            yield number
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_order_of_a_stream_from_the_global_generator_is_continued(at_once):
+    streams = loader(Shuffled(at_once))
+    for taken in range(1, 6):
+        iterator, seen = take(streams, taken)
+        state = streams.state_dict()
+        rest = values(iterator)
+        assert sorted(sum(seen + rest, [])) == list(range(12))
+        torch.manual_seed(taken)
+        resumed = loader(Shuffled(at_once))
+        resumed.load_state_dict(state)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert values(resumed) == rest
+        before = torch.get_rng_state()
+        resumed.load_state_dict(state)
+        iter(resumed)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_stream_that_draws_while_it_is_read_again_is_told():
+    streams = loader(Shuffled(False, draws=True))
+    take(streams, 3)
+    resumed = loader(Shuffled(False, draws=True))
+    resumed.load_state_dict(streams.state_dict())
+    with pytest.warns(UserWarning, match="if its order depends on them, samples are lost or repeated") as told:
+        iter(resumed)
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("workers", [0, 1])

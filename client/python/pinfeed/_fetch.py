@@ -146,6 +146,16 @@ def has_state(source: Any) -> bool:
     return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
 
 
+def begin_again(dataset: Any, state: Any) -> None:
+    """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
+    goes on from a state once has to end there first.
+    """
+    dataset.load_state_dict(state)
+    for _ in dataset:
+        dataset.load_state_dict(state)  # it begins anew by itself
+        return
+
+
 class IterableFetcher:
     """The samples of an iterable dataset, in this process."""
 
@@ -155,11 +165,18 @@ class IterableFetcher:
         self._batched = batched
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
+        self._at_end = saved if whose == "dataset" and self.ended else None
         if whose == "dataset":
             dataset.load_state_dict(saved)
-        self._iterator = iter(dataset)
+        self._iterator = iter(dataset if self._at_end is None else ())
         if whose == "iterator":
             self._iterator.load_state_dict(saved)
+
+    def leave(self) -> None:
+        """Ends the epoch, so that the dataset's next iterator begins another one."""
+        self._iterator = iter(())  # a generator ends here, and may change the dataset
+        if self._at_end is not None:
+            begin_again(self._dataset, self._at_end)
 
     def state(self) -> StreamState:
         """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""

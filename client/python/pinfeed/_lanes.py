@@ -8,19 +8,19 @@ worker can continue.
 
 from __future__ import annotations
 
-import os
 import pickle
 import warnings
-import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
 from ._errors import Code, InvalidArgumentError
-from ._fetch import IterableFetcher, Kind, Recipe, has_state, load
+from ._fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load
 from ._loader_state import Epoch
 from ._seeding import global_states, set_global_states
 
-_MOST_BEFORE = 8  # epochs that were left early whose index logs are kept
-LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it
+LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it; None: that of a worker that has just started
+
+
+_BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
 
 
 class LaneOptions(NamedTuple):
@@ -45,9 +45,12 @@ class Lane:
         self._stream: Optional[IterableFetcher] = None
         self.next = number if state is None else state[0] + lanes
         generators, stream = (None, None) if state is None else pickle.loads(state[1])
+        stream = _begun(recipe.dataset, stream)
+        if generators is not None:
+            set_global_states(generators)
         if options.kind is Kind.ITERABLE:
             self._stream = IterableFetcher(recipe.dataset, recipe.batched, options.drop_last, stream)
-        if state is not None:
+        if stream is not None:  # the generators are those behind a batch, not behind `iter(dataset)`
             set_global_states(generators)
 
     def load(self, indices: Any) -> Any:
@@ -67,83 +70,75 @@ class Lane:
         return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
 
 
-class Lanes:
-    """What the trainer knows of its workers' lanes in one epoch. Threads: one takes batches; `path` and `check` from any.
+    def leave(self) -> bytes:
+        """Ends the epoch. Returns the state in which the worker's next one begins. Empty if that is not known: an iterable dataset with a state
+        may begin anew behind an epoch that was left early, or go on.
+        """
+        stream = None
+        if self._stream is not None:
+            self._stream.leave()
+            if has_state(self._recipe.dataset):
+                if not self._stream.ended:
+                    return b""
+                stream = _BEFORE_EPOCH, self._recipe.dataset.state_dict()
+        return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
 
-    A worker goes on with its random numbers from epoch to epoch. So the place of one that ends before its first batch of an
-    epoch is behind all batches that it was dealt in the epoch before, which the index log of that epoch tells.
+
+class Lanes:
+    """What the trainer knows of its workers' lanes in one epoch. Threads: one takes batches; `place` and `check` from any.
+
+    A worker goes on with its random numbers from epoch to epoch, and with what it has of its dataset.
     """
 
-    def __init__(self, options: LaneOptions, dataset: Any, workers: int, before: Optional["Lanes"], epoch: Epoch) -> None:
-        """`before`: of the epoch that these workers have had before."""
-        self.seed = epoch.seed
-        self.first = 0  # as the workers were told
-        self.log = -1  # the descriptor of a log that `keep` keeps
+    def __init__(self, options: LaneOptions, dataset: Any, workers: int, starts: Optional[List[bytes]], epoch: Epoch) -> None:
+        """`starts`: the state in which each worker begins the epoch, as `Lane.leave` returns it; None: they have just started."""
         self.position = 0  # the number of the next batch: those of lanes that have ended are counted, too
-        self.states: List[LaneState] = [None] * workers
+        self.lost = False  # a worker's place: these workers can make no further epoch either
+        self.states: List[LaneState] = [None] * workers  # behind the latest batch; None: there was none in this epoch
+        self._starts: List[Optional[bytes]] = [None] * workers if starts is None else [*starts]
         self._ended: Set[int] = set()
         self._options = options
-        self.complete = False  # all batches of the epoch have been taken
-        self.lost = False  # a worker's place: these workers can make no further epoch either
         self._has_states = options.kind is Kind.MAP or has_state(dataset)
-        self._starts = before is None and self._has_states
-        following = None if before is None else before.following()
-        if before is not None and following is not None:
-            self._starts = before._starts
-            self.states = following["states"]
-        self._fresh = before is None
-        self._starts_unknown = before is not None and not self._starts
-        self._before: List[Lanes] = []  # earlier epochs of these workers, the oldest first
-        if before is not None:
-            if options.kind is Kind.MAP and None in self.states:
-                self._before = [*before._before, before][-_MOST_BEFORE:]
-            before._before = []  # it is over
         saved = epoch.lanes
         if saved is None and not epoch.first:
             return
         if saved is None or saved["workers"] != workers:
             raise workers_differ(workers, 0 if saved is None else saved["workers"])
         self.position = saved["position"]
-        self.states[:] = saved["states"]
         self._ended.update(saved["ended"])
+        for worker, state in enumerate(saved["states"]):
+            if state is not None and state[0] < 0:
+                self._starts[worker] = state[1]
+            else:
+                self.states[worker] = state
 
     def end(self) -> bool:
         """The last batch that was taken says that its lane has ended. Returns whether all have."""
         self._ended.add((self.position - 1) % len(self.states))
         return len(self._ended) == len(self.states)
 
-    def keep(self, first: int, log: int) -> None:
-        """Keeps what the workers were told of the epoch: its first batch, and the descriptor of its index log."""
-        self.first, self.log = first, os.dup(log)
-        weakref.finalize(self, os.close, self.log).atexit = False
+    def place(self, worker: int) -> LaneState:
+        """Returns where a process in the place of a worker continues."""
+        state = self.states[worker]
+        return self._start(worker) if state is None else state
 
-    def path(self, worker: int) -> "Optional[List[Lanes]]":
-        """Returns the epochs that a process in the place of a worker has to go through, this one last. None: none can take it."""
-        path: List[Lanes] = []
-        for each in (self, *reversed(self._before)):
-            path.insert(0, each)
-            if each.states[worker] is not None or each._starts:
-                return path
-        return None
+    def _start(self, worker: int) -> LaneState:
+        start = self._starts[worker]
+        return None if start is None else (worker - len(self.states), start)
 
     def check(self, worker: int, death: str, first_batch: bool = False) -> None:
         """Raises RuntimeError if no other process can take the place of a worker, whose `death` is told. `first_batch`: nobody has
         asked for another batch yet.
         """
-        if self.path(worker) is not None or (first_batch and self._fresh):
+        place = self.place(worker)
+        if (self._has_states or self.states[worker] is not None or (first_batch and place is None)) and (place is None or place[1]):
             return
-        if self._options.kind is Kind.MAP:
-            advice = (
-                f"The {_MOST_BEFORE} epochs before were left before it had given a batch, so nothing tells its random numbers: begin with another "
-                'DataLoader, or use seeding="sample", or persistent_workers=False'
-            )
-        else:
-            advice = (
-                "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
-                if self._has_states
-                else "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
-            )
         self.lost = True
+        advice = (
+            "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
+            if self._has_states
+            else "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
+        )
         raise RuntimeError(f"{death}, and its place in the data is lost with it. {advice}")
 
     def saved(self, before: Optional[Tuple[LaneState]] = None) -> Dict[str, Any]:
@@ -152,40 +147,68 @@ class Lanes:
         if before is not None:
             position -= 1
             states[position % len(states)] = before[0]
+        for worker, state in enumerate(states):
+            if state is None or not state[1]:  # a dataset without a state is read again from there
+                states[worker] = self._start(worker)
         saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
-        if self._starts_unknown and None in states:
-            saved["unknown"] = self._options.kind.value if self._has_states else "reread"
+        if not self._has_states and any(state is not None and state[0] < 0 for state in states):
+            saved["reread"] = True
         return saved
 
-    def following(self) -> Optional[Dict[str, Any]]:
-        """Returns what `saved` would return at the beginning of these workers' next epoch. None: it does not depend on this one, or that is
-        not known.
-        """
-        if not self.complete or self._options.kind is not Kind.MAP:
-            return None
-        workers = len(self.states)
-        states = [None if state is None else (worker - workers, state[1]) for worker, state in enumerate(self.states)]
-        return {"workers": workers, "position": 0, "states": states, "ended": []}
+
+def saved_between(starts: List[bytes]) -> Dict[str, Any]:
+    """Returns what a state of the loader keeps between two epochs of its workers, of which each begins the next one with a state."""
+    states = [(worker - len(starts), start) for worker, start in enumerate(starts)]
+    return {"workers": len(starts), "position": 0, "states": states, "ended": []}
 
 
-def check_known(saved: Optional[Dict[str, Any]]) -> None:
-    """Checks a state that was taken before each persistent worker had given a batch of its epoch, when nothing told where it had begun: the
-    epoch before was left early, or it is a later one of an iterable dataset. Raises InvalidArgumentError if samples depend on that. Warns if
-    only random numbers do, or if a dataset without a state is read again, whose order may depend on them.
+def saved_stream(stream: Any) -> Dict[str, Any]:
+    """Returns what a state of a loader without workers keeps: the state of its stream."""
+    return {"workers": 0, "stream": pickle.dumps(stream, pickle.HIGHEST_PROTOCOL)}
+
+
+def saved_stream_between(dataset: Any) -> Dict[str, Any]:
+    """Returns what a state of a loader without workers keeps between two epochs of a dataset that has a state."""
+    return saved_stream((_BEFORE_EPOCH, dataset.state_dict()))
+
+
+def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> IterableFetcher:
+    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start."""
+    if saved is not None and saved["workers"]:
+        raise workers_differ(0, saved["workers"])
+    stream = IterableFetcher(dataset, batched, drop_last, None if saved is None else _begun(dataset, pickle.loads(saved["stream"])))
+    if stream.ended:
+        stream.leave()
+    return stream
+
+
+def _begun(dataset: Any, stream: Any) -> StreamState:
+    """Prepares a dataset for the epoch that a stream is to begin or continue. Returns where; None: at its start."""
+    if stream is None or stream[0] != _BEFORE_EPOCH:
+        return cast(StreamState, stream)
+    begin_again(dataset, stream[1])
+    return None
+
+
+def check_saved(saved: Optional[Dict[str, Any]]) -> None:
+    """Raises InvalidArgumentError if nothing tells where a worker had begun its epoch, and none of its batches had been taken. Warns if a dataset
+    without a state is read again that persistent workers had read before: what it has kept from then is not known.
     """
-    unknown = None if saved is None else saved.get("unknown")
-    if unknown is None:
+    if saved is None:
         return
-    if unknown == "reread":
-        reason = "the state is from a later epoch of persistent workers and an iterable dataset without a state, which is read again from its start"
-        advice = "Give the dataset state_dict() and load_state_dict(), or use persistent_workers=False"
-        warnings.warn(f"{reason}: if its order is random, samples are lost or repeated. {advice}", stacklevel=3)
-        return
-    reason = "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing told where they had begun it"
-    advice = "Take a state after num_workers batches, or between two epochs, or use persistent_workers=False"
-    if unknown == Kind.ITERABLE.value:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{reason}: samples could be missing or come twice. {advice}")
-    warnings.warn(f"{reason}: the samples are the same, but random transforms draw other numbers. {advice}", stacklevel=3)
+    if any(state is not None and not state[1] for state in saved.get("states", [])):
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing tells where their dataset "
+            "had begun it, because they had left the epoch before early: samples could be missing or come twice. Take a state after num_workers batches, or use "
+            "persistent_workers=False",
+        )
+    if saved.get("reread"):
+        warnings.warn(
+            "the state is from a later epoch of persistent workers and an iterable dataset without a state, which is read again from its start: if its "
+            "order is random, samples are lost or repeated. Give the dataset state_dict() and load_state_dict(), or use persistent_workers=False",
+            stacklevel=3,
+        )
 
 
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import warnings
 import weakref
-from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, TypeVar, Union
 
 from ._checks import Checks, shown, to_integer
 from ._device import ordinal_of
 from ._errors import Code, Error
-from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
+from ._fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset
 from ._gpu_errors import torch_fault, unusable
-from ._lanes import LaneOptions, Lanes, check_known
+from ._lanes import LaneOptions, check_saved, saved_between, saved_stream_between
 from ._loader_arguments import check_order, check_workers, context_of, warn_of_many_workers
 from ._loader_images import LoaderImages, images_of
 from ._loader_iterator import LoaderIterator, SingleIterator
@@ -230,7 +231,6 @@ class DataLoader(Generic[_Batch]):
         self._capacity = self._max_batch_bytes
         self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
-        self._lanes_before: Optional[Lanes] = None  # of the latest epoch
         self._structure = ""
         self._epochs = 0
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
@@ -325,6 +325,7 @@ class DataLoader(Generic[_Batch]):
         order = self._order()
         if state is not None and self._lane_options is not None and self._pool is not None:
             self._pool.stop()  # its workers stand elsewhere
+        self._starts()  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
             epoch = order.resume(state)  # if it raises, the state stays
             self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
@@ -332,15 +333,37 @@ class DataLoader(Generic[_Batch]):
             if state is not None:
                 order.set_between(state)
                 if self.persistent_workers and "repeat" in state:
-                    self._repeat, self._base_seed, lanes = state["repeat"], state["base_seed"], state["lanes"]
-                if self._lane_options is None or (lanes is not None and lanes["workers"] != self.num_workers):
-                    lanes = None
+                    self._repeat, self._base_seed = state["repeat"], state["base_seed"]
+                lanes = self._lanes_of(state)
             epoch = order.begin(self._repeat, self._base_seed, lanes)
             self._base_seed = epoch.base_seed
         self._loaded = self._left = None
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
         return epoch
+
+    def _starts(self) -> Optional[List[bytes]]:
+        """Returns in which state each persistent worker begins the next epoch. None: others do, or an epoch does not depend on the one before."""
+        if self._pool is not None and self._pool.stopped:
+            self._pool, self._repeat = None, 0  # others need a seed of their own
+        if self._pool is None or self._lane_options is None:
+            return None
+        return self._pool.starts(self.timeout)
+
+    def _lanes_of(self, state: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """Returns what a state between two epochs has of lanes that this loader's workers continue."""
+        lanes: Optional[Dict[str, Any]] = state.get("lanes")
+        if lanes is None or (self.num_workers and (self._lane_options is None or not self.persistent_workers)):
+            return None
+        if lanes["workers"] == self.num_workers and (self.num_workers or self._kind is Kind.ITERABLE):
+            return lanes
+        if self._kind is Kind.ITERABLE and has_state(self.dataset):
+            warnings.warn(
+                f"the state is from between two epochs of a loader with num_workers={lanes['workers']}, and this one has {self.num_workers}: the dataset begins "
+                "the epoch without the state that each worker's copy had. Use the same number, or load a state into the dataset",
+                stacklevel=4,
+            )
+        return None
 
     def _start_workers(self, base_seed: int) -> WorkerPool:
         """Returns the workers of an epoch: persistent ones that were started before, or new ones."""
@@ -356,7 +379,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_lanes_before": None, "_running": _nothing}
+        return {**self.__dict__, "_pool": None, "_running": _nothing}
 
     # ---- Position ----
 
@@ -371,7 +394,11 @@ class DataLoader(Generic[_Batch]):
             return running.state_dict()
         if self._left is not None:
             return self._left
-        lanes = None if self._lanes_before is None or not self.persistent_workers else self._lanes_before.following()
+        starts, lanes = self._starts(), None
+        if starts is not None:
+            lanes = saved_between(starts)
+        elif not self.num_workers and self._kind is Kind.ITERABLE and has_state(self.dataset):
+            lanes = saved_stream_between(self.dataset)
         return self._order().state_between(self._repeat, self._base_seed, lanes)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -380,7 +407,7 @@ class DataLoader(Generic[_Batch]):
         The arguments and the dataset must be the same.
         """
         checked = check_state(state, self._order())
-        check_known(checked.get("lanes"))
+        check_saved(checked.get("lanes"))
         self._loaded = checked
 
 

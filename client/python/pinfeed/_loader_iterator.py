@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 from ._device_copies import mover
 from ._errors import Code, InvalidArgumentError
 from ._fetch import IterableFetcher, Kind, explain, load, refuse_encoded
-from ._lanes import workers_differ
+from ._lanes import open_stream, saved_stream
 from ._loader_state import Epoch
 from ._pinning import pinner
-from ._seeding import global_states
+from ._seeding import global_states, set_global_states
 
 if TYPE_CHECKING:
     from ._loader import DataLoader
@@ -108,18 +108,42 @@ class SingleIterator(LoaderIterator):
             self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
         if loader._kind is Kind.ITERABLE:
-            saved = epoch.lanes
-            if saved is not None and saved["workers"]:
-                raise workers_differ(0, saved["workers"])
-            state = None if saved is None else pickle.loads(saved["stream"])
-            self._stream = IterableFetcher(loader.dataset, loader._batched, loader.drop_last, state)
-            try:
-                for _ in range(epoch.first if saved is None else 0):  # such a dataset cannot skip
-                    self._stream.fetch(loader.batch_size or 1)
-            except StopIteration:
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT, f"the dataset ends before batch {epoch.first}, where the state is to continue: give the dataset that it is from"
-                ) from None
+            if not epoch.first:
+                epoch.start["stream"] = global_states()
+            self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
+
+    def _open(self) -> IterableFetcher:
+        loader = self._loader
+        return open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+
+    def _read_again(self) -> IterableFetcher:
+        """Reads a dataset without a state up to where the epoch continues, with the random numbers that the epoch began with. The global generators are
+        afterwards as before.
+        """
+        first, start = self._epoch.first, self._epoch.start
+        before = global_states()
+        try:
+            set_global_states(start.get("stream", before))
+            stream = self._open()
+            set_global_states(start.get("first_draw", before))
+            stream.fetch(self._loader.batch_size or 1)
+            drawn = pickle.dumps(global_states())
+            for _ in range(1, first):
+                stream.fetch(self._loader.batch_size or 1)
+            if drawn != pickle.dumps(global_states()):
+                warnings.warn(
+                    "the dataset has no state and is read again up to the loaded position. It draws random numbers while it is read, from generators that the "
+                    "program uses as well: if its order depends on them, samples are lost or repeated. Give the dataset state_dict() and load_state_dict(), or "
+                    "a generator of its own that it seeds when it begins",
+                    stacklevel=5,
+                )
+            return stream
+        except StopIteration:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f"the dataset ends before batch {first}, where the state is to continue: give the dataset that it is from"
+            ) from None
+        finally:
+            set_global_states(before)
 
     def __del__(self) -> None:
         if "over" in self.__dict__:
@@ -127,7 +151,7 @@ class SingleIterator(LoaderIterator):
 
     def state_dict(self) -> Dict[str, Any]:
         stream = None if self._stream is None else self._stream.state()
-        return self._epoch.state(self._yielded, None if stream is None else {"workers": 0, "stream": pickle.dumps(stream, pickle.HIGHEST_PROTOCOL)})
+        return self._epoch.state(self._yielded, None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
         if self._epoch.first == self._epoch.drawn.batches == 0:

@@ -6,10 +6,12 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed",
-generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
-feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch), and then the descriptor
-of memory of the daemon's with that batch.
+feed's batch 0 is batch `first`; ("end",): the epoch is over, and another one may follow; ("exit",).
+
+The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed", generation, batch, memory) with
+the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", state) with
+where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
+and then the descriptor of memory of the daemon's with that batch.
 """
 
 from __future__ import annotations
@@ -116,6 +118,8 @@ class Worker:
                 self._begin_epoch(*message[1:])
             elif kind == "measure":
                 self._pipe.send(self._measure(*message[1:]))
+            elif kind == "end":
+                self._pipe.send(("ended", self._end_epoch()))
             elif kind == "feed":
                 reason = self._produce(*message[1:])
                 self._pipe.send(("again", message[1], reason))
@@ -124,8 +128,6 @@ class Worker:
 
     def _begin_epoch(self, seed: int, first: int, state: LaneState) -> None:
         if self._log is not None:
-            if state is None:
-                self._finish_epoch()
             self._log.close()
         try:
             log = reduction.recv_handle(self._pipe)
@@ -144,19 +146,20 @@ class Worker:
             except Exception as error:
                 self._failure = error
 
-    def _finish_epoch(self) -> None:
+    def _end_epoch(self) -> bytes:
         """Computes what the lane has been dealt of an epoch that was left early, as torch's workers do: the next epoch's random
-        numbers depend on it.
+        numbers depend on it. Returns the state in which that begins; empty if it is not known.
         """
         lane = self._lane
-        while lane is not None:
-            try:
-                indices = self._indices(lane.next)
-            except Error:
-                return  # not dealt
-            if indices is END:
-                return
-            self._compute_apart(lane.next, indices)
+        if lane is None:
+            return b""
+        with contextlib.suppress(Error):  # not dealt
+            while (indices := self._indices(lane.next)) is not END:
+                self._compute_apart(lane.next, indices)
+        self._lane = None
+        with contextlib.suppress(Exception):  # the dataset's: it has no state then
+            return lane.leave()
+        return b""
 
     def _indices(self, batch: int, wait: bool = False) -> Any:
         """Returns a batch's indices, or `END`. In lanes, `wait` waits until they are there or the trainer sends a message:

@@ -93,33 +93,31 @@ class WorkerIterator(LoaderIterator):
         if loader._lane_options is not None:
             self._ahead = in_flight + 1
             self._slots = min(max(self._ahead, _MIN_SLOTS), _MAX_SLOTS)
-            before = None if loader._pool is None or loader._pool.stopped else loader._lanes_before
-            self._lanes = loader._lanes_before = Lanes(loader._lane_options, loader.dataset, loader.num_workers, before, epoch)
+            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, loader._starts(), epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
         # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
         self._kept = 0 if self._lanes is None and self._share is None else self._slots
         self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
+        self._indices = itertools.chain(epoch.indices, [_NO_MORE])
+        self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
         _iterators.add(self)
         try:
             self._pool.begin_epoch(epoch.seed, self._number, self._lanes, self._log)
-            if self._lanes is not None and loader.persistent_workers:
-                self._lanes.keep(self._number, self._log.fileno())
+            self._append(self._ahead - (self._lanes is not None))
+            if self._log.end == self._number:
+                return
+            # Until the feed is opened.
+            self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes)
+            if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
+                self._open(loader._capacity)
+            else:
+                self._first_batch.begin(self._number)
         except BaseException:  # some workers may have been told, or half told: the next epoch starts others
-            self._end_workers()
+            self._pool.stop()
+            self.close()
             raise
-        self._indices = itertools.chain(epoch.indices, [_NO_MORE])
-        self._drawn: Tuple[int, List[Any]] = -1, []  # a batch's number and its indices, until they are in the log
-        self._append(self._ahead - (self._lanes is not None))
-        if self._log.end == self._number:
-            return
-        # Until the feed is opened.
-        self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes)
-        if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
-            self._open(loader._capacity)
-        else:
-            self._first_batch.begin(self._number)
 
     def _append(self, ahead: int) -> None:
         """Adds the indices of the following batches to the log."""
@@ -168,8 +166,6 @@ class WorkerIterator(LoaderIterator):
             self._log.consume(max(self._first, self._number - self._kept))
             self._append(self._ahead)
             if self._number == self._log.end:
-                if self._lanes is not None:
-                    self._lanes.complete = True
                 raise StopIteration
             received = self._measure() if self._feed is None else None
             if received is None:
@@ -189,8 +185,7 @@ class WorkerIterator(LoaderIterator):
         behind, end, state = number + 1, received.content is END, received.state
         # Python runs signal handlers only at calls and backward jumps: there are none until the numbers agree again.
         if lanes is not None:
-            if state:
-                lanes.states[worker] = number, state
+            lanes.states[worker] = number, state
             lanes.position = behind
         self._number = behind
         if not end:
@@ -393,12 +388,11 @@ class WorkerIterator(LoaderIterator):
         super().close()
         self._close_feed()
         if not self._loader.persistent_workers or (self._lanes is not None and self._lanes.lost):
-            self._end_workers()
+            self._pool.stop()
+        elif self._lanes is not None and not self._pool.stopped:
+            self._pool.end_epoch(self._log)
+            return  # they still read the log
         self._log.close()
-
-    def _end_workers(self) -> None:
-        self._pool.stop()
-        self._loader._repeat = 0  # others need a seed of their own
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__ and not self.over:

@@ -7,6 +7,7 @@ In: a job and how processes are started. Out: processes with a pipe to each; wha
 from __future__ import annotations
 
 import atexit
+import collections
 import multiprocessing
 import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
 import operator
@@ -16,8 +17,10 @@ import time
 import weakref
 from multiprocessing import reduction
 from multiprocessing.connection import wait
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
 
+from ._connection import logger
+from ._errors import Code, DeadlineExceededError
 from ._index_log import IndexLog
 from ._lanes import Lanes, LaneState
 from ._producer import pidfd_open
@@ -26,6 +29,8 @@ from ._worker import Job, process_start_time, worker_main
 # How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
 _EXIT_PATIENCE_S = 5.0
 _KILL_PATIENCE_S = 1.0
+_SLICE_S = 1.0  # of waiting
+_PATIENCE_S = 30.0  # before a warning
 
 MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
 
@@ -50,6 +55,8 @@ class WorkerPool:
         self._job = job
         self._owner = os.getpid()
         self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
+        self._starts: Dict[int, bytes] = {}  # of the next epoch's lanes, by worker, behind the end of one
+        self._ending = False  # and not begun another one
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         self.ends: List[int] = []  # -1: there is no process
@@ -84,23 +91,81 @@ class WorkerPool:
         """Gives all workers, also those that start later, the epoch's seed and index log. `lanes` has what is known of
         each worker's lane. The caller keeps it up to date.
         """
+        continues = self._epoch is None  # otherwise they stand where the epoch begins
         self.generation += 1
+        self._starts, self._ending = {}, False
         self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
-            self._send_epoch(number)
+            self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
 
-    def _send_epoch(self, number: int) -> None:
+    def _send_epoch(self, number: int, state: LaneState) -> None:
         if self._epoch is None:
             return
-        seed, first, lanes, log = self._epoch
-        self._send_one_epoch(number, seed, first, None if lanes is None else lanes.states[number], log.fileno())
-
-    def _send_one_epoch(self, number: int, seed: int, first: int, state: LaneState, log: int) -> None:
+        seed, first, _, log = self._epoch
         try:
             self.pipes[number].send(("epoch", seed, first, state))
-            reduction.send_handle(self.pipes[number], log, self.processes[number].pid)
+            reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
         except OSError:
             pass  # it has ended, which its pidfd tells
+
+    def end_epoch(self, log: IndexLog) -> None:
+        """Tells workers with lanes that the epoch of this log is over, if it is their latest. They finish what they have been dealt of it: the log stays
+        open until the next one begins.
+        """
+        if self._epoch is None or self._epoch[3] is not log or self._ending:
+            return
+        self._ending = True
+        for number in range(len(self.pipes)):
+            self.send(number, "end")
+
+    def starts(self, timeout: float) -> List[bytes]:
+        """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Raises RuntimeError, and ends all workers, if others
+        cannot take the place of those that died.
+        """
+        if self._epoch is not None:
+            self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
+        deaths: List[str] = []
+        deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
+        begun = told = time.monotonic()
+        while missing := [number for number in range(len(self.pipes)) if number not in self._starts]:
+            ends = {self.ends[number]: number for number in missing}
+            ready = wait([*(self.pipes[number] for number in missing), *ends], _SLICE_S)
+            try:
+                dead = [number for number in missing if self.pipes[number] in ready and not self._receive_start(number)]
+                dead += [number for end, number in ends.items() if end in ready and self.pipes[number] not in ready]
+                for number in dead:
+                    deaths.append(self.describe_death(number))
+                    deaths_of[number] += 1
+                    if deaths_of[number] >= MAX_DEATHS:
+                        raise worker_deaths(deaths)
+                    lanes = self._epoch[2] if self._epoch is not None else None
+                    if lanes is not None:
+                        lanes.check(number, deaths[-1])
+                    logger.warning("%s; another one takes its place", deaths[-1])
+                    self.replace(number)
+            except RuntimeError:
+                self.stop()
+                raise
+            now = time.monotonic()
+            if timeout and now - begun >= timeout:
+                raise DeadlineExceededError(Code.DEADLINE_EXCEEDED, f"DataLoader timed out after {timeout:g} seconds: {_unfinished(missing)}")
+            if now - told >= _PATIENCE_S:
+                told = now
+                logger.warning("the next epoch waits: %s", _unfinished(missing))
+        return [start for _, start in sorted(self._starts.items())]
+
+    def _receive_start(self, number: int) -> bool:
+        """Receives a message of a worker that was told to end the epoch. Returns False if the worker has died."""
+        try:
+            message = self.receive(number)
+        except (EOFError, OSError):
+            return False
+        if message is not None and message[0] == "ended":
+            self._starts[number] = message[1]
+        elif message is not None and message[0] == "one-off":  # of the epoch that is over
+            os.close(message[-1])
+        return True
 
     def send(self, number: int, *message: Any) -> None:
         """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
@@ -130,9 +195,9 @@ class WorkerPool:
         self._close(number)
         self._start(number)
         lanes = None if self._epoch is None else self._epoch[2]
-        for before in () if lanes is None else (lanes.path(number) or [])[:-1]:  # the worker makes what is left of each first
-            self._send_one_epoch(number, before.seed, before.first, before.states[number], before.log)
-        self._send_epoch(number)
+        self._send_epoch(number, None if lanes is None else lanes.place(number))
+        if self._ending:
+            self.send(number, "end")
 
     def describe_death(self, number: int) -> str:
         """Says how a worker ended whose pipe is closed or whose pidfd is ready."""
@@ -205,6 +270,11 @@ class WorkerPool:
             self.stop()
 
 
+def _unfinished(workers: List[int]) -> str:
+    who = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {', '.join(map(str, workers))} have"
+    return f"{who} not finished the batches of the epoch before. py-spy shows what for"
+
+
 def worker_deaths(deaths: List[str]) -> RuntimeError:
     """Returns the error after too many deaths."""
     return RuntimeError(
@@ -229,6 +299,7 @@ def _end_all() -> None:
 def _after_fork_in_child() -> None:
     for pool in list(_pools):
         pool._close_all()
+        pool.stopped = True  # the child has workers of its own
 
 
 atexit.register(_end_all)
