@@ -44,12 +44,12 @@ Status CopyRing::AddSlots(uint32_t count) {
     made.push_back(std::move(slot));
   }
   slabs_.push_back(std::move(slab));
+  for (auto& slot : made) slots_.push_back(std::move(slot));
   {
     const MutexLock lock(mutex_);
-    for (const auto& slot : made) free_.push_back(slot.get());
+    for (size_t i = slots_.size() - count; i < slots_.size(); ++i) free_.push_back(slots_[i].get());
   }
   returned_.NotifyAll();
-  for (auto& slot : made) slots_.push_back(std::move(slot));
   return OkStatus();
 }
 

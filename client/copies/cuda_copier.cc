@@ -165,7 +165,7 @@ class CudaCopier final : public DeviceCopier {
         // After an error the loads are still gone through, since a thread may wait for a slot of theirs.
         if (!error.failed()) Fill(staged, from, std::min(from + kPartBytes, end), from - begin, load, error);
         if (load.unfilled.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-        Finish(staged.Targets(begin, end), load, stream, error);
+        Finish(staged, begin, end, load, stream, error);
       }
     };
     helpers_.Run(static_cast<uint32_t>(std::min<uint64_t>(total / kBytesPerHelper, helpers_.count())), work);
@@ -196,11 +196,17 @@ class CudaCopier final : public DeviceCopier {
   }
 
   // Sends a load that is filled, unless there is an error. For the thread that has filled the last part.
-  void Finish(const std::vector<TargetRange>& ranges, const Load& load, CUstream stream, FirstError& error) {
+  void Finish(const StagedBytes& staged, uint64_t begin, uint64_t end, const Load& load, CUstream stream,
+              FirstError& error) {
     CopyRing::Slot* const slot = load.slot.load(std::memory_order_acquire);
     if (slot == nullptr || slot == NoSlot()) return;
     const bool send = !error.failed();
-    const Status sent = send ? Send(ranges, *slot, stream) : OkStatus();
+    Status sent;
+    try {
+      if (send) sent = Send(staged.Targets(begin, end), *slot, stream);
+    } catch (const std::bad_alloc&) {
+      sent = ResourceExhausted("out of memory for the ranges of a copy");
+    }
     if (send && sent.ok()) return ring_.GiveBackSent(slot);
     if (!sent.ok()) {
       error.Set(sent);

@@ -5,6 +5,7 @@
 //
 // In: addresses of libpinfeed's functions and of the memory through which the Python code calls them, so that
 // both always see the same state. Out: `Batch` objects. Uses only Python's stable ABI, of 3.11 and later.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -217,7 +218,18 @@ PyObject* Held(PyObject* self, void* /*closure*/) {
 
 PyMethodDef next_methods[] = {
     {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
-PyGetSetDef next_attributes[] = {{"held", Held, nullptr, "the number of slots in use", nullptr}, {}};
+int SetMaxHeld(PyObject* self, PyObject* value, void* /*closure*/) {
+  const unsigned long most = value != nullptr ? PyLong_AsUnsignedLong(value) : 0;
+  if (PyErr_Occurred() != nullptr) return -1;
+  reinterpret_cast<Next*>(self)->state->max_held =
+      static_cast<uint32_t>(std::min<unsigned long>(most, UINT32_MAX));
+  return 0;
+}
+
+PyGetSetDef next_attributes[] = {
+    {"held", Held, nullptr, "the number of slots in use", nullptr},
+    {"max_held", nullptr, SetMaxHeld, "the number of slots from which on the Python code copies", nullptr},
+    {}};
 
 // ---- Iterator --------------------------------------------------------------------------------------------
 

@@ -34,17 +34,39 @@ void Batch::Release() {
   Finish();
 }
 
-Status Batch::CheckSole(const char* what) const {
-  const uint32_t owners = owners_.load(std::memory_order_acquire);
-  if (owners == 1) return OkStatus();
-  return FailedPrecondition(std::string(what) + ": the batch has " + std::to_string(owners) +
-                            " owners; release it as often as it was retained first");
-}
+// Purpose: what a sole owner holds while it returns the slot. Others find the batch released meanwhile.
+// Without Keep, the owner has it back afterwards.
+class Batch::Claim {
+ public:
+  Claim(Batch& batch, const char* what) : batch_(batch) {
+    uint32_t owners = 1;
+    if (batch.owners_.compare_exchange_strong(owners, 0, std::memory_order_acq_rel)) return;
+    kept_ = true;
+    status_ = owners == 0
+                  ? FailedPrecondition(std::string(what) + ": the batch was released already")
+                  : FailedPrecondition(std::string(what) + ": the batch has " + std::to_string(owners) +
+                                       " owners; release it as often as it was retained first");
+  }
+  ~Claim() {
+    if (!kept_) batch_.owners_.store(1, std::memory_order_release);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  const Status& status() const { return status_; }
+  void Keep() { kept_ = true; }
+
+ private:
+  Batch& batch_;
+  bool kept_ = false;
+  Status status_;
+};
 
 Status Batch::ReleaseOn(void* stream) {
-  RETURN_IF_ERROR(CheckSole("release a batch on a stream"));
+  Claim claim(*this, "release a batch on a stream");
+  RETURN_IF_ERROR(claim.status());
   RETURN_IF_ERROR(session_->ReleaseOn(descriptor_, stream));
-  owners_.store(0, std::memory_order_release);
+  claim.Keep();
   Finish();
   return OkStatus();
 }
@@ -59,15 +81,28 @@ Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
 }
 
 Status Batch::Write(void* const* outputs, void* stream) {
-  RETURN_IF_ERROR(CheckSole("write a batch"));
+  Claim claim(*this, "write a batch");
+  RETURN_IF_ERROR(claim.status());
   std::vector<uint64_t> max_rows;
   {
     const MutexLock lock(rows_mutex_);
     max_rows = max_rows_;
   }
+  RETURN_IF_ERROR(CheckPointers(outputs, max_rows));
   RETURN_IF_ERROR(session_->Write(descriptor_, {outputs, max_rows}, stream));
-  owners_.store(0, std::memory_order_release);
+  claim.Keep();
   Finish();
+  return OkStatus();
+}
+
+Status Batch::CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const {
+  const FeedOffer& offer = session_->offer();
+  for (size_t i = 0; i < offer.outputs.size(); ++i) {
+    const bool needs_none = descriptor_.samples == 0 || (!max_rows.empty() && max_rows[i] == 0) ||
+                            offer.source().tensors[offer.outputs[i].tensor].sample_bytes == 0;
+    if (outputs[i] == nullptr && !needs_none)
+      return InvalidArgument("outputs: the pointer for tensor '" + offer.outputs[i].spec.name + "' is NULL");
+  }
   return OkStatus();
 }
 

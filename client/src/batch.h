@@ -16,8 +16,8 @@
 namespace pinfeed {
 
 // Purpose: counts a batch's owners (references) and returns its slot when the last one releases it. Owns: a
-// share of its session. Threads: RowOffsets, Retain and Release from any thread; ReleaseOn and Write by a
-// sole owner. Errors: Retain and Release of a released batch log a warning and do nothing. This is safe
+// share of its session. Threads: all from any thread; of calls at the same time that would each return the
+// slot, one does. Errors: Retain and Release of a released batch log a warning and do nothing. This is safe
 // because the pool never frees a batch's memory.
 class Batch {
  public:
@@ -41,7 +41,9 @@ class Batch {
 
  private:
   friend class BatchPool;
-  Status CheckSole(const char* what) const;
+  class Claim;
+  // NULL is possible only where nothing is written.
+  Status CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const;
   void Finish();
   std::atomic<uint32_t> owners_{0};
   ForkGuard fork_guard_;

@@ -60,6 +60,20 @@ Status FillStruct(T* out, const T& values, const char* init_function) {
   return OkStatus();
 }
 
+// Reads the caller's struct over the defaults in *values, which the fields have that its version lacks.
+template <typename T>
+Status ReadStruct(const T* given, T* values, const char* name, const char* init_function) {
+  if (given == nullptr || given->size <= sizeof(size_t)) {
+    return InvalidArgument(std::string(name) + " is NULL or was not prepared with " + init_function);
+  }
+  if (given->size % alignof(T) != 0) {  // it could end amid a pointer
+    return InvalidArgument(std::string(name) + ".size is " + std::to_string(given->size) +
+                           ", which no version of the struct has; prepare it with " + init_function);
+  }
+  std::memcpy(static_cast<void*>(values), given, std::min(given->size, sizeof(T)));
+  return OkStatus();
+}
+
 // Limits a time to a year: larger values would overflow once added to a time point.
 inline std::chrono::milliseconds Bounded(int64_t milliseconds) {
   return std::min<std::chrono::milliseconds>(std::chrono::milliseconds(milliseconds),

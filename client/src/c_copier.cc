@@ -24,11 +24,9 @@ namespace pinfeed {
 namespace {
 
 Result<pf_copier_options> ReadOptions(const pf_copier_options* given) {
-  if (given == nullptr || given->size <= sizeof(size_t))
-    return InvalidArgument("options is NULL or was not prepared with pf_copier_options_init");
   pf_copier_options options;
   pf_copier_options_init(&options, sizeof(options));
-  std::memcpy(static_cast<void*>(&options), given, std::min(given->size, sizeof(options)));
+  RETURN_IF_ERROR(ReadStruct(given, &options, "options", "pf_copier_options_init"));
   if (options.threads > 1024)
     return InvalidArgument("options.threads is " + std::to_string(options.threads) + "; at most 1024 help");
   if (options.ring_bytes > DeviceCopier::kMaxRingBytes) {
@@ -95,6 +93,9 @@ pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier) {
     DeviceCopier::Options wanted;
     wanted.threads = read.threads;
     wanted.ring_bytes = read.ring_bytes;
+    // A child must not inherit the loader's locks from a thread that it lacks.
+    const NoForkScope no_fork(std::chrono::steady_clock::time_point::max());
+    RETURN_IF_ERROR(no_fork.status());
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceCopier> made, MakeDeviceCopier(read.device, wanted));
     *copier = new pf_copier{std::move(made), {}};
     return OkStatus();

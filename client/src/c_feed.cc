@@ -17,16 +17,19 @@
 #include "client/src/decode_engine.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
+#include "client/src/fork_guard.h"
 #include "common/spec/names.h"
 
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
     for (const std::string& name : feed->constants().classes) classes.push_back(name.c_str());
     for (const std::string& column : feed->constants().left_out) left_out.push_back(column.c_str());
+    for (const pinfeed::OfferedOutput& output : feed->offer().outputs) outputs.push_back(output.spec.name);
   }
   std::unique_ptr<pinfeed::Feed> feed;
   std::vector<const char*> classes;
   std::vector<const char*> left_out;
+  std::vector<std::string> outputs;  // names, the same in all sessions
 };
 
 namespace pinfeed {
@@ -46,11 +49,9 @@ Status CheckFeed(const pf_feed* feed) {
 
 // Returns the caller's options. Fields that the caller's version of the struct lacks have their defaults.
 Result<pf_open_options> ReadOptions(const pf_open_options* given) {
-  if (given == nullptr || given->size <= sizeof(size_t))
-    return InvalidArgument("options is NULL or was not prepared with pf_open_options_init");
   pf_open_options options;
   pf_open_options_init(&options, sizeof(options));
-  std::memcpy(static_cast<void*>(&options), given, std::min(given->size, sizeof(options)));
+  RETURN_IF_ERROR(ReadStruct(given, &options, "options", "pf_open_options_init"));
   if (options.spec_json == nullptr)
     return InvalidArgument("options.spec_json is NULL; give a pinfeed.v1.FeedSpec as JSON");
   if (options.open_timeout_ms <= 0)
@@ -83,6 +84,9 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
     return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
   session.device = options.device;
   if (options.device >= 0) {
+    // A child must not inherit the loader's locks from a thread that it lacks.
+    const NoForkScope no_fork(std::chrono::steady_clock::now() + session.open_timeout);
+    RETURN_IF_ERROR(no_fork.status());
     Result<std::string> uuid = GpuUuid(options.device);
     if (!uuid.ok()) {
       return Status(uuid.status().code(), "options.device is " + std::to_string(options.device) +
@@ -282,6 +286,7 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
       return Internal("an output of the daemon's offer is too large to be counted");
     values.device = offer.OnGpu() ? feed->feed->device() : -1;
     values.writable = 1;
+    values.name = feed->outputs[index].c_str();
     return FillTensor(tensor, values);
   });
 }
@@ -289,17 +294,10 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
 pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    const FeedOffer& offer = checked->session().offer();
-    const size_t expected = offer.outputs.size();
+    const size_t expected = checked->session().offer().outputs.size();
     if (outputs == nullptr || output_count != expected) {
       return InvalidArgument("outputs: " + std::to_string(outputs == nullptr ? 0 : output_count) +
                              " pointers were given, the feed makes " + std::to_string(expected) + " tensors");
-    }
-    for (uint32_t i = 0; i < output_count; ++i) {
-      const uint64_t bytes = offer.source().tensors[offer.outputs[i].tensor].sample_bytes;
-      if (outputs[i] == nullptr && bytes > 0 && checked->descriptor().samples > 0)
-        return InvalidArgument("outputs: the pointer for tensor '" + offer.outputs[i].spec.name +
-                               "' is NULL");
     }
     return Unwrap(batch)->Write(outputs, stream);
   });

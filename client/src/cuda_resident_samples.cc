@@ -105,12 +105,10 @@ class CudaResidentSamples final : public ResidentSamples {
   Status Open() {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const CudaDriver& driver = device_->driver();
     const OfferedResident& resident = *offer_.resident;
     decltype(resident.id) id{};
-    RETURN_IF_ERROR(
-        CudaStatus(driver.cuMemcpyDtoH(id.data(), memory_.address() + resident.layout.slot_stride, id.size()),
-                   "read the id of resident samples on GPU " + device_->uuid()));
+    RETURN_IF_ERROR(ReadDeviceMemory(*device_, memory_.address() + resident.layout.slot_stride, id,
+                                     "read the id of resident samples on GPU " + device_->uuid()));
     if (id != resident.id)
       return Internal("the memory that the daemon offers for resident samples on GPU " + device_->uuid() +
                       " is another arena");

@@ -172,8 +172,8 @@ Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMem
   RETURN_IF_ERROR(scope.status());
   decltype(offer.arena_id) id{};
   const uint64_t offset = uint64_t{offer.slot_count} * offer.layout.slot_stride;
-  RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyDtoH(id.data(), memory.address() + offset, id.size()),
-                             "read the arena's id on GPU " + device.uuid()));
+  RETURN_IF_ERROR(
+      ReadDeviceMemory(device, memory.address() + offset, id, "read the arena's id on GPU " + device.uuid()));
   if (id != offer.arena_id)
     return Internal("the memory that the daemon offers by " + std::string(BackendName(offer.backend)) +
                     " on GPU " + device.uuid() + " is another arena");

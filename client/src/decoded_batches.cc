@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -46,7 +47,13 @@ class DecodedBatches::Thread {
     try {
       thread_ = StartThread("pf-decode" + std::to_string(number), [this] {
         const LibraryThread library_thread;
-        Run();
+        try {
+          Run();
+        } catch (const std::bad_alloc&) {
+          if (link_ != nullptr) link_->Close();
+          ring_.Break(ResourceExhausted("out of memory to decode images"));
+        }
+        ring_.EndThread();
       });
     } catch (...) {
       ring_.EndThread();
@@ -63,17 +70,16 @@ class DecodedBatches::Thread {
     if (link_ != nullptr) {
       const bool decodes = FetchAll();
       link_->Close();
-      if (!decodes) return ring_.EndThread();
+      if (!decodes) return;
     }
     if (const Status made = MakeWorker(); !made.ok()) {  // the first thread has its worker
       ClientLog(PF_LOG_WARNING, "images are decoded by fewer threads: " + made.message());
-      return ring_.EndThread();
+      return;
     }
     DecodeRing::Unit unit;
     while (ring_.Claim(&unit)) {
       if (Status done = Do(unit); !done.ok()) ring_.Break(std::move(done));
     }
-    ring_.EndThread();
   }
 
   // Until the link ends. Returns whether this thread is to decode then.

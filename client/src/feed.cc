@@ -111,8 +111,11 @@ Result<Batch*> Feed::TakeReady() {
   if (session_->HasOwnStep() && session_->pages().state() != FeedState::kEvicted) {
     if (!session_->HasNext()) return nullptr;
     if (const DecodedBatches* const decoded = session_->decoded()) {
-      ASSIGN_OR_RETURN(const DecodeRing::Outcome outcome, decoded->OutcomeOf(session_->pages().next()));
-      if (!outcome.zeroed.empty()) warnings_.ImagesAreZeroed(outcome);
+      Result<DecodeRing::Outcome> outcome = decoded->OutcomeOf(session_->pages().next());
+      const bool evicted =
+          session_->pages().state() == FeedState::kEvicted;  // its slots may be others' by now
+      if (!outcome.ok() && !evicted) return outcome.status();
+      if (outcome.ok() && !outcome->zeroed.empty()) warnings_.ImagesAreZeroed(*outcome);
     }
   }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
@@ -152,6 +155,15 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     const uint32_t seen = pages.WakeWord();
     // Before looking for a batch, so that batches published earlier are visible.
     const FeedState state = pages.state();
+    if (state == FeedState::kEvicted && !pages.KnowsLimit()) {
+      if (deadline.Passed()) {
+        result =
+            Status(Code::kDeadlineExceeded, "no batch was ready in time: the daemon is evicting this feed");
+        break;
+      }
+      pages.AwaitLimit(steady_clock::now() + deadline.AtMost(kSlice));
+      continue;
+    }
     if (session_->HasNext() || (state != FeedState::kEvicted && session_->IsAheadOfGpu())) break;
     if (session_->decoded() != nullptr && pages.HasNext() &&
         state != FeedState::kEvicted) {  // it is being decoded
@@ -174,7 +186,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     if (state == FeedState::kDraining) {
       // The daemon must not wait for held batches: a trainer may hold the last one until the next arrives.
       if (pages.held() > 0) session_->HangUp();
-      LoseSession("the daemon is stopping");
+      LoseSession("the daemon is stopping; everything it published was taken");
       return OkStatus();
     }
     if (state != FeedState::kRunning) {
@@ -184,7 +196,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     }
     if ((!first || deadline.Passed()) && session_->HungUp()) {
       if (pages.HasNext()) break;  // published between the check and the end
-      LoseSession("the daemon is gone");
+      LoseSession("the daemon is gone; everything it published was taken");
       return OkStatus();
     }
     if (deadline.Passed()) {
@@ -209,8 +221,8 @@ void Feed::CountCopied() {
 }
 
 void Feed::LoseSession(const std::string& reason) {
-  ClientLog(PF_LOG_WARNING, reason + " (" + opener_.address() + "); everything it published was taken" +
-                                (reconnection_.Tries() ? ", reconnecting" : ""));
+  ClientLog(PF_LOG_WARNING,
+            reason + " (" + opener_.address() + ")" + (reconnection_.Tries() ? "; reconnecting" : ""));
   SetSession(nullptr);
   reconnection_.Begin();
 }
@@ -261,13 +273,31 @@ Status Feed::Seek(const Cursor& cursor) {
     }
   }
   // First, so that its memory is free for the new session.
-  if (const std::shared_ptr<Session> ended = SetSession(nullptr)) ended->End();
+  const std::shared_ptr<Session> ended = SetSession(nullptr);
+  if (ended != nullptr) ended->End();
   Status connected = Connect(cursor);
   if (connected.ok()) return OkStatus();
+  if (const uint32_t held = ended != nullptr ? ended->pages().held() : 0;
+      held > 0 && connected.code() == Code::kResourceExhausted) {
+    connected =
+        ResourceExhausted(connected.message() + "; " + std::to_string(held) +
+                          " batches of this feed that are still held keep its memory: release them first "
+                          "(in Python also the loop's variable: del batch), or use fewer slots");
+  }
+  const bool away = connected.code() == Code::kUnavailable || connected.code() == Code::kDeadlineExceeded;
+  if (away && reconnection_.Tries()) {  // as if the daemon had been lost a moment later
+    LoseSession("the daemon cannot be reached: " + connected.message());
+    cursor_ = cursor;
+    at_epoch_start_ = cursor_.position == 0;
+    epoch_ahead_ = cursor_.epoch;
+    final_error_ = OkStatus();
+    return OkStatus();
+  }
   // A daemon that refused the position is reachable. An earlier final error stays.
   const Cursor old = cursor_;
   if (!IsTransient(connected.code()) && final_error_.ok() && Connect(old).ok()) return connected;
   reconnection_.Begin();
+  reconnection_.Failed(connected);
   return connected;
 }
 

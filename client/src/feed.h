@@ -63,7 +63,8 @@ class Feed {
   // Open another session and end the current one as ~Feed does. In a group, opens first, so that the other
   // members are not delayed; otherwise ends first, because the new session needs the old one's memory. On
   // failure the feed keeps its position: in the same session, or in a new one if the daemon refused the new
-  // position. If there is neither, the next Next reconnects.
+  // position. If there is neither, the next Next reconnects. If the daemon cannot be reached, it does so at
+  // the new position, and the call succeeds.
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 

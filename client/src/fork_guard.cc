@@ -90,8 +90,8 @@ NoForkScope::NoForkScope(steady_clock::time_point deadline) {
   if (!g_forked_amid_a_call.load(std::memory_order_relaxed)) return;
   ::pthread_rwlock_unlock(&g_calls);
   status_ = FailedPrecondition(
-      "this process was forked while another thread of its parent waited for pinfeedd's answer: gRPC cannot "
-      "be used in it; start the process with spawn (with Python's multiprocessing: "
+      "this process was forked while another thread of its parent waited for pinfeedd's answer, or for the "
+      "GPU's driver: neither can be used in it; start the process with spawn (with Python's multiprocessing: "
       "get_context(\"spawn\")), or fork when no feed is being opened");
 }
 

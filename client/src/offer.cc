@@ -290,6 +290,12 @@ Status CheckOffer(FeedOffer& offer) {
   return CheckOutputs(offer);
 }
 
+bool OfferedImage::operator==(const OfferedImage& other) const {
+  return std::tie(height, width, channels, source_layout, output_layout, mark, table, plan) ==
+         std::tie(other.height, other.width, other.channels, other.source_layout, other.output_layout,
+                  other.mark, other.table, other.plan);
+}
+
 Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
   if (before.fingerprint != now.fingerprint) {
     return FailedPrecondition("the dataset changed while the daemon was away (fingerprint " +
@@ -311,7 +317,7 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
                               (now.resident ? "" : "not ") + "resident, other than before; open a new feed");
   }
   if (before.source().tensors != now.source().tensors || before.layout.tensors != now.layout.tensors ||
-      before.layout.batch_size != now.layout.batch_size) {
+      before.layout.batch_size != now.layout.batch_size || before.outputs != now.outputs) {
     return FailedPrecondition(
         "the daemon came back with other tensors than this feed was opened with (was it upgraded?); open a "
         "new feed");

@@ -32,6 +32,8 @@ struct OfferedImage {
 
   // Of one sample.
   uint64_t PixelBytes() const { return uint64_t{height} * width * channels; }
+  // A view is no part of it: it tells where pixels come from, and not how many there are.
+  bool operator==(const OfferedImage& other) const;
 };
 
 // The samples of a feed in memory of the caller's GPU (pinfeed.v1.ResidentOffer).
@@ -42,13 +44,13 @@ struct OfferedResident {
 };
 
 // An output, made of a slot's tensor. On the host, unless a GPU decodes, there is one per tensor, without
-// `image`. The rows of a
-// packed output lie in the order of the samples, without gaps.
+// `image`. The rows of a packed output lie in the order of the samples, without gaps.
 struct OfferedOutput {
   TensorSpec spec;      // extents and lengths are indexes of outputs
   uint32_t tensor = 0;  // index into FeedOffer::source()
   std::optional<OfferedImage> image;
   bool is_extents = false;  // written together with the packed output that has these extents
+  bool operator==(const OfferedOutput&) const = default;
 };
 
 // One session as offered by the daemon. Copyable. Invariants after CheckOffer: 1. every sample of every

@@ -227,6 +227,10 @@ Result<ProducerTask> Producer::Begin(const LifelineFrame& frame) {
 Result<ProducerTask> Producer::Find(uint64_t task) const {
   RETURN_IF_ERROR(CheckProcess());
   const MutexLock lock(mutex_);
+  return FindLocked(task);
+}
+
+Result<ProducerTask> Producer::FindLocked(uint64_t task) const {
   for (const ProducerTask& open : open_) {
     if (task != 0 && open.task == task) return open;
   }
@@ -238,15 +242,15 @@ std::byte* Producer::Address(const ProducerTask& task, const TensorPlace& tensor
 }
 
 Status Producer::Done(uint64_t task, const Status& failure) {
-  ASSIGN_OR_RETURN(const ProducerTask open, Find(task));
   LifelineFrame frame = MakeLifelineFrame(LifelineKind::kTaskDone);
   frame.code = static_cast<uint32_t>(failure.code());
-  frame.produce = open;
   if (!failure.ok()) CopyText(failure.message(), frame.text);
+  RETURN_IF_ERROR(CheckProcess());
   {
-    // Before the daemon knows, since it may give the slot to Next again at once.
     const MutexLock lock(mutex_);
-    open_[open.slot] = {};
+    ASSIGN_OR_RETURN(frame.produce, FindLocked(task));
+    open_[frame.produce.slot] =
+        {};  // before the daemon knows, since it may give the slot to Next again at once
   }
   return lifeline_.Send(frame, std::chrono::steady_clock::now() + kDonePatience);
 }

@@ -55,7 +55,8 @@ class Producer {
   // Waits for the next task, which is then open. kDeadlineExceeded at the deadline.
   Result<ProducerTask> Next(const Deadline& deadline);
   // Returns an open task. kFailedPrecondition if none has this number.
-  Result<ProducerTask> Find(uint64_t task) const;
+  Result<ProducerTask> Find(uint64_t task) const PF_EXCLUDES(mutex_);
+  Result<ProducerTask> FindLocked(uint64_t task) const PF_REQUIRES(mutex_);
   // The memory of a tensor in an open task's slot.
   std::byte* Address(const ProducerTask& task, const TensorPlace& tensor) const;
   // Asks for memory of its own for the batch of an open task, which does not fit into its slot; at most once

@@ -34,7 +34,7 @@ Status Reconnection::Wait(const Deadline& deadline) const {
   if (timeout_) pause = std::min<nanoseconds>(pause, lost_at_ + *timeout_ - steady_clock::now());
   if (deadline.Passed()) {
     return Status(Code::kDeadlineExceeded,
-                  "the daemon at " + address_ + " is lost and not back yet: " + last_try_.message());
+                  "the feed has no session with the daemon at " + address_ + " yet: " + last_try_.message());
   }
   if (pause > nanoseconds(0)) std::this_thread::sleep_for(deadline.AtMost(pause));
   return OkStatus();

@@ -153,6 +153,7 @@ void Session::Release(const BatchDescriptor& batch) {
 Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   pages_.BeginReturn(batch);
   Status released = slots_.on_device()->Release(batch, stream);
+  if (!released.ok()) pages_.CancelReturn(batch);
   if (released.code() == Code::kCancelled) return released;  // the process is exiting, and the feed with it
   if (!released.ok()) {
     // Logged, because a tensor's destructor often calls this and cannot return an error.
@@ -178,7 +179,11 @@ Status Session::Write(const BatchDescriptor& batch, const OutputMemory& outputs,
     return OkStatus();
   }
   pages_.BeginReturn(batch);
-  RETURN_IF_ERROR(slots_.on_device()->Write(batch, outputs, stream));
+  Status written = slots_.on_device()->Write(batch, outputs, stream);
+  if (!written.ok()) {
+    pages_.CancelReturn(batch);
+    return written;
+  }
   pages_.EndReturn();
   return OkStatus();
 }

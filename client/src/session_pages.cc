@@ -43,9 +43,10 @@ Result<bool> SessionPages::Take(BatchDescriptor* batch) {
   }
   // Orders against an eviction: either the daemon sees that this batch is held, or the limit is seen here.
   release_page().taken.store(expected + 1, std::memory_order_seq_cst);
-  if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
-      expected >= AwaitLimit(SteadyTime::max()))
-    return Failure();
+  if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted)) {
+    if (!KnowsLimit()) return false;
+    if (expected >= page.limit.load(std::memory_order_acquire)) return Failure();
+  }
   next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // orders against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
   held_.fetch_add(1, std::memory_order_relaxed);
@@ -53,13 +54,16 @@ Result<bool> SessionPages::Take(BatchDescriptor* batch) {
   return true;
 }
 
+bool SessionPages::KnowsLimit() const {
+  // A daemon that is gone fills no more batches.
+  return publish_page().limit.load(std::memory_order_acquire) != kUnlimited || lifeline_.HungUp();
+}
+
 uint64_t SessionPages::AwaitLimit(SteadyTime deadline) const {
   for (;;) {
     const uint32_t seen = WakeWord();
-    const uint64_t limit = publish_page().limit.load(std::memory_order_acquire);
-    // A daemon that is gone fills no more batches.
     const auto left = deadline - std::chrono::steady_clock::now();
-    if (limit != kUnlimited || lifeline_.HungUp() || left <= left.zero()) return limit;
+    if (KnowsLimit() || left <= left.zero()) return publish_page().limit.load(std::memory_order_acquire);
     Sleep(seen, std::min<std::chrono::nanoseconds>(left, kLimitLook));
   }
 }
@@ -92,6 +96,10 @@ void SessionPages::Release(const BatchDescriptor& batch) {
 void SessionPages::BeginReturn(const BatchDescriptor& batch) {
   // Before the release word: once the daemon sees that word, it may publish the slot again.
   slot_held_[batch.slot].store(false, std::memory_order_release);
+}
+
+void SessionPages::CancelReturn(const BatchDescriptor& batch) {
+  slot_held_[batch.slot].store(true, std::memory_order_relaxed);
 }
 
 void SessionPages::EndReturn() {

@@ -28,8 +28,8 @@ class SessionPages {
   SessionPages(const FeedOffer& offer, const Lifeline& lifeline, Mapping publish, Mapping release,
                UniqueFd doorbell);
 
-  // Returns true and the next batch, now held; false if none is published. An error says why the session was
-  // evicted, or that the daemon is broken.
+  // Returns true and the next batch, now held; false if none is published, or may be taken yet. An error says
+  // why the session was evicted, or that the daemon is broken.
   Result<bool> Take(BatchDescriptor* batch);
   bool HasNext() const;
   // Acquire: a Take that follows sees all batches published before the state was set.
@@ -40,7 +40,9 @@ class SessionPages {
   // Returns the slot. Never blocks. On a device, no queued work may read it any more.
   void Release(const BatchDescriptor& batch);
   // Where the GPU writes the release word: BeginReturn before that is queued, EndReturn once it is.
+  // CancelReturn if it could not be queued.
   void BeginReturn(const BatchDescriptor& batch);
+  void CancelReturn(const BatchDescriptor& batch);
   void EndReturn();
   // The number of batches taken and not released. Once it is 0, no other thread touches the pages or slots.
   uint32_t held() const { return held_.load(std::memory_order_acquire); }
@@ -51,6 +53,9 @@ class SessionPages {
   uint64_t next() const { return next_sequence_.load(std::memory_order_relaxed); }
   uint32_t WakeWord() const { return reader_.WakeWord(); }
   void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const { reader_.Sleep(seen, at_most); }
+  // Whether the daemon has said which batches an evicted session may still take, or is gone. Take waits for
+  // it.
+  bool KnowsLimit() const;
   // For a session that is evicted or leaves: the first sequence number that is not its own. The daemon writes
   // it at once. Returns kUnlimited if the daemon is gone or has not written it by `deadline`.
   uint64_t AwaitLimit(SteadyTime deadline) const;

@@ -39,4 +39,13 @@ Result<bool> IsCapturing(const CudaDevice& device, CUstream stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+Status ReadDeviceMemory(const CudaDevice& device, CUdeviceptr from, std::span<std::byte> out,
+                        const std::string& what) {
+  ASSIGN_OR_RETURN(const UniqueCudaStream stream, CreateStream(device, what));
+  const CudaDriver& driver = device.driver();
+  RETURN_IF_ERROR(
+      CudaStatus(driver.cuMemcpyDtoHAsync(out.data(), from, out.size(), stream.get().native), what));
+  return CudaStatus(driver.cuStreamSynchronize(stream.get().native), what);
+}
+
 }  // namespace pinfeed

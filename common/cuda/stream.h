@@ -2,6 +2,8 @@
 // Owners for the driver's streams and events.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "common/base/result.h"
@@ -48,6 +50,11 @@ Result<UniqueCudaStream> CreateStream(const CudaDevice& device, const std::strin
 Result<UniqueCudaStream> CreateUrgentStream(const CudaDevice& device, const std::string& what);
 Result<UniqueCudaEvent> CreateEvent(const CudaDevice& device, const std::string& what,
                                     unsigned int flags = CU_EVENT_DISABLE_TIMING);
+
+// Copies device memory to `out` on a stream of its own: it waits for no other work, and no capture forbids
+// it. Precondition: the device's context is current.
+Status ReadDeviceMemory(const CudaDevice& device, CUdeviceptr from, std::span<std::byte> out,
+                        const std::string& what);
 
 // Whether what is queued on the stream is not executed, but becomes part of a graph. Precondition: the
 // device's context is current.

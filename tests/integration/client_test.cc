@@ -189,7 +189,7 @@ TEST_F(ClientDaemonTest, StoppedDaemonIsLeftInOrder) {
   // What was published is still given; with the last of it the client leaves by itself, and the daemon can
   // end.
   const auto is_lost = [] {
-    return std::string(pf_last_error()).find("is lost and not back yet") != std::string::npos;
+    return std::string(pf_last_error()).find("has no session with the daemon at") != std::string::npos;
   };
   pf_result result = PF_OK;
   do {  // it may take a while to hear the signal

@@ -144,6 +144,24 @@ def test_broadcast_shares_read_only_slots(feeds, arrays):
     assert got[0] == got[1] and len(got[0]) == 32
 
 
+@pytest.mark.parametrize("move", [lambda feed, start: feed.set_epoch(3), lambda feed, start: feed.load_state_dict(start)], ids=["set_epoch", "load_state_dict"])
+def test_a_session_with_fewer_slots_copies_sooner(tmp_path, move):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "24MiB", "--workers", "2")
+    numpy.save(tmp_path / "rows.npy", numpy.zeros((200, 110_000), numpy.uint8))
+    try:
+        with pinfeed.open(tmp_path / "rows.npy", batch_size=10, framework="numpy", address=daemon.address, timeout=60) as feed:
+            start, slots = feed.state_dict(), feed.slots
+            kept = [next(iter(feed))]  # its memory is no other session's
+            move(feed, start)
+            with pytest.warns(pinfeed.SlotsHeldWarning):
+                kept += feed
+            assert len(kept) == 21
+            assert feed.slots < slots and feed.copied == 20 - (feed.slots - 1)
+            del kept
+    finally:
+        daemon.stop()
+
+
 @pytest.mark.filterwarnings("ignore::pinfeed.SlotsHeldWarning")
 @pytest.mark.parametrize("zero_copy", [None, True])
 @pytest.mark.parametrize("slots", [3, 4, 8])

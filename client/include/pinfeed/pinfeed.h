@@ -189,8 +189,8 @@ typedef struct pf_batch pf_batch;
  * reconnected; 0: does not wait. Returns PF_OUT_OF_RANGE after the last epoch and PF_DEADLINE_EXCEEDED
  * when the time is over. A trainer of resident samples that is 64 batches ahead of its GPU waits here for it.
  * PF_ONLY_LOOK: returns the batch if it is ready, a failure that is known, else PF_DEADLINE_EXCEEDED, and
- * leaves everything else to a call with another timeout. Does not block: for callers with a lock that other
- * threads may want.
+ * leaves everything else to a call with another timeout. Does not block, except to
+ * page-lock a slot that comes for the first time: for callers with a lock that other threads may want.
  *
  * If the daemon vanishes, published batches are still returned. Then the call reconnects and continues
  * after the last batch returned. It may then exceed timeout_ms by up to open_timeout_ms, and on a device
@@ -306,6 +306,9 @@ PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, s
  *
  * PF_INVALID_ARGUMENT or PF_FAILED_PRECONDITION: the feed has no such position, or its broadcast group is
  * past it.
+ *
+ * If the daemon cannot be reached, the call succeeds, and pf_next reconnects at the new position, unless
+ * reconnect_timeout_ms is 0.
  *
  * After a failure the feed keeps its position: no batch is lost or repeated. In a group with other members
  * the prefetched batches are kept; otherwise they are loaded again. If the daemon cannot keep the position, a

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import NamedTuple, Optional
 
+from ._checks import to_integer
 from ._errors import Code, InvalidArgumentError
 
 
@@ -55,6 +56,12 @@ def later_rank(known: Rank) -> Optional[Rank]:
     return None if found.source == "default" or found[:2] == known[:2] else found
 
 
+def _number(value: int) -> int:
+    """Returns an int in place of NumPy's and the like. What is no whole number stays: it is refused with the other arguments."""
+    number = to_integer(value)
+    return value if number is None else number
+
+
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
     """Returns the rank from the arguments, else from an initialised ``torch.distributed``, else from torchrun's
     variables, else from Slurm's (for a job with more than one task), else 0 of 1. A shared feed is one stream for
@@ -64,7 +71,7 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
         if rank is None or world_size is None:
             missing = "rank" if rank is None else "world_size"
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"rank, world_size: give both or neither; {missing} is None")
-        return Rank(rank, world_size, "arguments")
+        return Rank(_number(rank), _number(world_size), "arguments")
     if shared:
         return Rank(0, 1, "share")
     distributed = sys.modules.get("torch.distributed")  # never imported here: a program that uses it has imported it

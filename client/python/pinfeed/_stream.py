@@ -14,6 +14,7 @@ from typing import Any, Optional, Tuple, Union
 
 from . import _abi, _daemon
 from ._batch_maker import BatchMaker
+from ._checks import UINT32_MAX
 from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
@@ -52,9 +53,7 @@ class Stream(Connection):
     def _attach(self, opened: Opened) -> None:
         super()._attach(opened)
         library, handle = opened.library, opened.handle
-        # One slot is left to the daemon: a plain loop still refers to the previous batch when it requests the next.
-        # Members of a group share the other slots (decision 0023).
-        max_held = (self._slots - 1) // int(self._spec.get("group_size", 1))
+        max_held = self._max_held()
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
@@ -75,6 +74,22 @@ class Stream(Connection):
         self._quick, self._quick_made = None, False
         self._framework = opened.framework
         self._timeout = opened.timeout
+
+    def _max_held(self) -> int:
+        # One slot is left to the daemon: a plain loop still refers to the previous batch when it requests the next.
+        # Members of a group share the other slots (decision 0023).
+        return (self._slots - 1) // int(self._spec.get("group_size", 1))
+
+    def _follow_session(self) -> None:
+        """Another session may have another number of slots. Call after what may open one."""
+        slots = self._get_info().slot_count
+        if slots == self._slots:
+            return
+        self._slots = slots
+        if self._maker.max_held != UINT32_MAX:  # batches hold slots
+            self._maker.max_held = self._max_held()
+            if self._quick is not None:
+                self._quick.max_held = self._maker.max_held
 
     @property
     def framework(self) -> str:
@@ -140,6 +155,7 @@ class Stream(Connection):
                     raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
                 result: int = self._library.pf_next_info(self._handle, slice_ms, self._out_ref, self._maker.info_ref)
                 if result != Code.DEADLINE_EXCEEDED:
+                    self._follow_session()
                     return result
                 late = self._library.error(result)
                 self._library.drain_log()

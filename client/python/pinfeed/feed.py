@@ -54,8 +54,9 @@ class Feed(Stream):
     =======================  ====================================  ==============================================  =====================
 
     ``open(..., state=feed.state_dict())`` yields what the feed itself would yield next, from its iterator if there
-    is one. There is one exception: after a ``break`` without a later `set_epoch`, the state continues the epoch that
-    was left, but the feed begins the next.
+    is one. There are two exceptions: after a ``break`` without a later `set_epoch`, the state continues the epoch that
+    was left, but the feed begins the next; and after all of `epochs`, also if that is 1, it is the state of a finished run,
+    behind which the first ``for`` has no batch.
 
     If Ctrl-C or another signal handler raises before ``for`` has delivered a batch, the next iteration delivers that
     batch again. ``batch = next(iterator)`` cannot promise that: Python runs handlers between the return of ``next``
@@ -204,6 +205,7 @@ class Feed(Stream):
             return  # other members read along: _next skips the rest of the epoch instead
         self._library.check(self._library.pf_seek_epoch(self._handle, epoch))
         self._library.drain_log()
+        self._follow_session()
 
     def _next(self, iterator: _EpochIterator) -> Any:
         phase = self._phase
@@ -345,6 +347,7 @@ class Feed(Stream):
             self._disarm()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))
             self._library.drain_log()
+            self._follow_session()
             self._release_undelivered()
             if self._phase == _RUNNING:
                 self._iterator = _no_iterator

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client against an honest fake daemon: order, releases, ends, reconnects, positions. Through the C++
-// interface, so that it is tested too.
+// interface, so that it is tested too. Long because: each test is one thing that a feed promises its trainer,
+// and all need the same daemon.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -174,6 +176,23 @@ TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {
   EXPECT_STREQ(pf_last_error(), "sample 7: bad");
 }
 
+TEST_F(ClientFeedTest, AnEvictionWhoseLimitIsNotKnownYetIsNotWaitedForWithoutEnd) {
+  const auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  FakeSession& session = daemon->Session(0);
+  session.Publish();
+  session.Publish();
+  session.page().limit.store(kUnlimited);
+  session.Fail(PF_ABORTED, "evicted", 7);
+  session.SetState(FeedState::kEvicted);
+  EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_DEADLINE_EXCEEDED);
+  EXPECT_EQ(NextCode(feed, 20), PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(pf_last_error(), HasSubstr("the daemon is evicting this feed"));
+  session.page().limit.store(1);
+  EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_OK);
+  EXPECT_EQ(NextCode(feed), PF_ABORTED);
+}
+
 TEST_F(ClientFeedTest, WaitingEndsWithAPublishAndIsAccounted) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());
@@ -197,7 +216,7 @@ TEST_F(ClientFeedTest, LostDaemonIsFoundAgainBehindTheLastBatchGiven) {
   EXPECT_EQ(feed.Next()->index(), 1U);
   EXPECT_EQ(feed.Next()->index(), 2U) << "what was published before the end is still given";
   EXPECT_EQ(NextCode(feed, 120), PF_DEADLINE_EXCEEDED);
-  EXPECT_THAT(pf_last_error(), HasSubstr("is lost and not back yet"));
+  EXPECT_THAT(pf_last_error(), HasSubstr("the feed has no session with the daemon at"));
 
   daemon = Daemon({.opened = [](FakeSession& session) { session.Publish(); }});
   EXPECT_EQ(feed.Next()->index(), 3U);
@@ -216,7 +235,7 @@ TEST_F(ClientFeedTest, PollingFindsALostDaemonAgain) {
   EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_DEADLINE_EXCEEDED);
   EXPECT_THAT(log_.lines, SizeIs(0)) << "only looks";
   EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
-  EXPECT_THAT(pf_last_error(), HasSubstr("is lost and not back yet: connect"));
+  EXPECT_THAT(pf_last_error(), HasSubstr(" yet: connect"));
   EXPECT_THAT(log_.lines, ElementsAre(HasSubstr("the daemon is gone")));
   daemon = Daemon({.opened = [](FakeSession& session) { session.Publish(); }});
   pf_result result = PF_DEADLINE_EXCEEDED;
@@ -314,6 +333,46 @@ TEST_F(ClientFeedTest, NextEpochAfterTheLastBatchCostsNothing) {
   EXPECT_EQ(daemon->session_count(), 1U);
   feed.SeekEpoch(0);
   EXPECT_EQ(daemon->session_count(), 2U);
+}
+
+TEST_F(ClientFeedTest, ASeekWhileTheDaemonIsAwayGoesOnThereOnceItIsBack) {
+  auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  daemon->Session(0);
+  daemon.reset();
+  feed.SeekEpoch(3);
+  EXPECT_EQ(NextCode(feed, 50), PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(log_.lines, ElementsAre(HasSubstr("the daemon cannot be reached: connect")));
+  daemon = Daemon({.opened = [](FakeSession& session) { session.Publish(); }});
+  EXPECT_EQ(feed.Next()->index(), 0U);
+  EXPECT_EQ(daemon->Session(0).request.cursor().epoch(), 3U);
+  EXPECT_EQ(feed.Info().reconnects, 1U);
+
+  FeedOptions once = Options();
+  once.reconnect_timeout = milliseconds(0);
+  Feed other(kSpec, once);
+  daemon.reset();
+  EXPECT_EQ(pf_seek_epoch(other.get(), 3), PF_UNAVAILABLE);
+}
+
+TEST_F(ClientFeedTest, ASeekWithoutMemoryNamesTheBatchesThatKeepIt) {
+  std::atomic<bool> full{false};
+  const auto daemon = Daemon({.refuse =
+                                  [&](const v1::OpenFeedRequest&) {
+                                    return full ? grpc::Status(grpc::RESOURCE_EXHAUSTED, "the pool is full")
+                                                : grpc::Status::OK;
+                                  },
+                              .opened = [](FakeSession& session) { session.Publish(); }});
+  Feed feed(kSpec, Options());
+  std::optional<Batch> held = feed.Next();
+  full = true;
+  EXPECT_EQ(pf_seek_epoch(feed.get(), 3), PF_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(pf_last_error(),
+              HasSubstr("the pool is full; 1 batches of this feed that are still held keep its memory"));
+  EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(pf_last_error(), HasSubstr(" yet: the pool is full"));
+  full = false;
+  EXPECT_EQ(feed.Next()->index(), 1U) << "it kept its position";
 }
 
 TEST_F(ClientFeedTest, RefusedSeekLeavesTheFeedWhereItWas) {

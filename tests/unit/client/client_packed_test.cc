@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed tensors on the host, of a daemon that places rows and extents as it likes.
+#include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "common/spec/tensor_spec.h"
 #include "pinfeed/pinfeed.hpp"
@@ -12,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kExtentsOffset = 1024;
 
@@ -134,6 +139,43 @@ TEST_F(ClientPackedTest, RowsThatAreAddedAfterTheyWereCountedAreNotWritten) {
   rows.resize(4 * 3);
   next.Write(nullptr, {rows.data(), numbers.data(), numbers.data()});
   EXPECT_EQ(rows[9], 3);
+}
+
+TEST_F(ClientPackedTest, ABatchWithoutRowsNeedsNoMemoryForThem) {
+  Batch batch = Next({{0, 0}, {8, 0}});
+  std::vector<int64_t> numbers(4);
+  EXPECT_THROW(batch.Write(nullptr, {nullptr, numbers.data(), numbers.data()}), Error)
+      << "they were not counted";
+  EXPECT_THAT(pf_last_error(), HasSubstr("the pointer for tensor 'image' is NULL"));
+  ASSERT_EQ(batch.RowOffsets(0).back(), 0);
+  batch.Write(nullptr, {nullptr, numbers.data(), numbers.data()});
+}
+
+TEST_F(ClientPackedTest, OneOfTwoThatReturnABatchAtOnceDoes) {
+  for (int round = 0; round < 200; ++round) {
+    const Batch batch = Next({{0, 8}});
+    pf_batch_retain(batch.get());
+    pf_batch_release(batch.get());
+    std::array<std::vector<int64_t>, 2> memory{std::vector<int64_t>(16), std::vector<int64_t>(16)};
+    std::array<pf_result, 2> results{};
+    std::atomic<int> ready{0};
+    const auto write = [&](size_t n) {
+      void* const to = memory.at(n).data();
+      const std::array<void*, 3> outputs{to, to, to};
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      results.at(n) = pf_batch_write(batch.get(), outputs.data(), 3, nullptr);
+    };
+    std::thread other(write, 0);
+    write(1);
+    other.join();
+    ASSERT_THAT(results, UnorderedElementsAre(PF_OK, PF_FAILED_PRECONDITION));
+    pf_batch_info info;
+    pf_batch_info_init(&info, sizeof info);
+    const Batch next = Next({{0, 1}});
+    ASSERT_EQ(pf_get_batch_info(next.get(), &info), PF_OK);
+    ASSERT_EQ(info.held, 1U);
+  }
 }
 
 TEST_F(ClientPackedTest, WhatIsNotPackedHasNoRows) {

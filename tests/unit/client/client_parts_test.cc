@@ -233,6 +233,16 @@ TEST(ClientCApiTest, InitTouchesNothingBehindTheCallersStruct) {
   EXPECT_EQ(memory.behind[7], 0);
 }
 
+TEST(ClientCApiTest, AStructThatEndsAmidAPointerIsRefused) {
+  pf_feed* feed = nullptr;
+  pf_open_options options;
+  pf_open_options_init(&options, sizeof(options));
+  options.spec_json = "{}";
+  options.size = offsetof(pf_open_options, spec_json) + 4;
+  EXPECT_EQ(pf_open(&options, &feed), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("which no version of the struct has"));
+}
+
 TEST(ClientCApiTest, BadArgumentsAreErrors) {
   pf_feed* feed = nullptr;
   pf_open_options options;

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -208,6 +210,27 @@ TEST_F(ProducerTest, TasksMayBeDoneInAnyOrderAndSlotsComeAgain) {
   SendTask(3, 1, 4);
   ASSERT_EQ(Next(&second), PF_OK) << pf_last_error();
   EXPECT_EQ(second.task, 3U);
+}
+
+TEST_F(ProducerTest, OfTwoThreadsThatReportATaskOneDoes) {
+  MustAttach();
+  for (uint64_t number = 1; number <= 200; ++number) {
+    SendTask(number, 0, 4);
+    pf_task task;
+    ASSERT_EQ(Next(&task), PF_OK) << pf_last_error();
+    std::atomic<int> ready{0};
+    std::array<pf_result, 2> results{};
+    const auto report = [&](size_t n) {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      results.at(n) = pf_producer_done(producer_.get(), &task, nullptr);
+    };
+    std::thread other(report, 0);
+    report(1);
+    other.join();
+    ASSERT_THAT(results, ::testing::UnorderedElementsAre(PF_OK, PF_FAILED_PRECONDITION));
+    ASSERT_EQ(Received().produce.task, number);
+  }
 }
 
 TEST_F(ProducerTest, TaskThatWasDoneIsNoLongerKnown) {

@@ -141,12 +141,12 @@ TEST_F(ClientSeekTest, OnlyMemberEndsItsSessionWhenTheDaemonWantsIt) {
   EXPECT_EQ(feed_->Next()->index(), 0U);
 }
 
-TEST_F(ClientSeekTest, DaemonLostBetweenTheTwoIsLookedForAtTheOldPlace) {
+TEST_F(ClientSeekTest, DaemonLostBetweenTheTwoIsLookedForAtTheNewPlace) {
   Start({Answer::kEndFirst, Answer::kHangUp});
-  EXPECT_EQ(pf_seek_epoch(feed_->get(), 3), PF_UNAVAILABLE);
-  EXPECT_EQ(feed_->Next()->index(), 1U);
+  feed_->SeekEpoch(3);
+  EXPECT_EQ(feed_->Next()->index(), 0U);
   EXPECT_THAT(replaces_, ElementsAre(0, 1, 0, 0));
-  EXPECT_EQ(daemon_->Session(2).request.cursor().position(), 4U);
+  EXPECT_EQ(daemon_->Session(2).request.cursor().epoch(), 3U);
 }
 
 TEST_F(ClientSeekTest, DaemonThatDoesNotKnowItIsNotAskedForIt) {
