@@ -12,13 +12,21 @@ namespace pinfeed {
 class Faults {
  public:
   void Add(const std::string& field, const std::string& reason) {
+    if (++count_ > kMaxNamed) return;
     if (!text_.empty()) text_ += '\n';
     text_ += field + ": " + reason;
   }
-  Status ToStatus() const { return text_.empty() ? OkStatus() : InvalidArgument(text_); }
+  Status ToStatus() const {
+    if (count_ == 0) return OkStatus();
+    return InvalidArgument(
+        count_ <= kMaxNamed ? text_ : text_ + "\nand " + std::to_string(count_ - kMaxNamed) + " more faults");
+  }
 
  private:
-  std::string text_;
+  static constexpr size_t kMaxNamed = 32;
+
+  size_t count_ = 0;
+  std::string text_;  // of those that are named
 };
 
 }  // namespace pinfeed

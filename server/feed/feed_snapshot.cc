@@ -34,6 +34,9 @@ void BatchCycle::Account() {
     const ProducerTimes times = parts_.producer->times();
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
     state.cause = batches_.Cause(filling_.pieces_filling.load(std::memory_order_relaxed) != 0);
+    // What a filled batch waits for in host memory is no copy.
+    if (state.cause == StallCause::kCopy && parts_.arena->backend() == Backend::kHost)
+      state.cause = std::nullopt;
     state.work = {0, filling_.share->WorkedNs() + times.processes_ns, times.read_ns, times.decode_ns};
     state.loading_ns = times.loading_ns;
     state.working = filling_.share->Running() != 0 || times.processes_at_work;

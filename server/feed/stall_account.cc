@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace pinfeed {
 namespace {
@@ -54,10 +55,15 @@ void StallAccount::AddStalls(const Membership& membership, const State& state, u
     return;
   }
   stalls_.Add(StallCause::kConsumer, elapsed);
+  // Read once: a client may release a batch meanwhile.
+  std::vector<std::pair<Participant*, uint32_t>> held;
   uint32_t most_held = membership.holders().empty() ? 0 : slot_count_;
-  for (const Participant* member : membership.members()) most_held = std::max(most_held, member->CountHeld());
   for (Participant* member : membership.members()) {
-    if (member->CountHeld() < most_held) {
+    held.emplace_back(member, member->CountHeld());
+    most_held = std::max(most_held, held.back().second);
+  }
+  for (const auto& [member, count] : held) {
+    if (count < most_held) {
       // It waits for the members that hold more. A held batch may be the one that it works on.
       member->stalls.Add(StallCause::kGroup, member->waited_now_ns);
       if (member->Owes() > 0) member->stalls.Add(StallCause::kConsumer, elapsed - member->waited_now_ns);

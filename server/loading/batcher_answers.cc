@@ -12,6 +12,8 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxErrorText = 200;  // what a frame has room for
+// The caller's thread serves others too: this takes about a millisecond.
+constexpr size_t kCopiedAtOnce = size_t{4} << 20;
 
 }  // namespace
 
@@ -81,22 +83,27 @@ std::vector<BatcherQueue::ConsumerCounts> BatcherQueue::CountConsumers() const {
   return list;
 }
 
-Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::span<const Output> outputs) {
+Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::span<const Output> outputs,
+                                      size_t* next) {
   After after;
+  size_t bytes = 0;
   uint32_t answered = 0;
   {
     const MutexLock lock(mutex_);
     const auto found = batches_.find(key);
     // Dealt again, or all its requests ended: nobody waits for these answers.
-    if (found == batches_.end() || found->second.consumer != consumer) return 0;
+    if (found == batches_.end() || found->second.consumer != consumer) {
+      *next = outputs.size();
+      return 0;
+    }
     std::vector<uint64_t> requests = found->second.requests;
     std::erase(requests, kLeftOut);
     if (outputs.size() != requests.size()) {
       return InvalidArgument("answer: there are " + std::to_string(outputs.size()) +
                              " outputs for a batch of " + std::to_string(requests.size()));
     }
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const Output& output = outputs[i];
+    for (; *next < outputs.size() && bytes < kCopiedAtOnce; ++*next) {
+      const Output& output = outputs[*next];
       Status status;
       if (output.failed) {
         // Copied first: the consumer may change it meanwhile.
@@ -108,10 +115,12 @@ Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::sp
                                             " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
                                             " are possible (the batcher's max_answer_bytes)");
       }
-      RequestPtr request = End(requests[i], status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
+      RequestPtr request =
+          End(requests[*next], status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
       if (request == nullptr) continue;
       ++answered;
       const std::span<const std::byte> answer = status.ok() ? output.bytes : std::span<const std::byte>();
+      bytes += answer.size();
       after.answers.push_back({std::move(request), std::move(status), answer});
     }
   }

@@ -172,7 +172,11 @@ ClientFrameChecker::Segment ClientFrameChecker::AcceptHeader(const FrameHeader& 
     ++block_frames_;
     block_stream_ = HasFlag(frame, kEndHeaders) ? 0 : frame.stream;
   }
-  if (frame.type == FrameType::kResetStream) EndCall(frame.stream);
+  if (frame.type == FrameType::kResetStream && EndCall(frame.stream)) segment.ended_call = frame.stream;
+  if (frame.type == FrameType::kData) {
+    segment.message_call = frame.stream;
+    segment.message_bytes = frame.length;
+  }
   return segment;
 }
 

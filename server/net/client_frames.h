@@ -57,6 +57,9 @@ class ClientFrameChecker {
     size_t bytes = 0;  // 0: incomplete, more input is needed
     uint32_t cost = 0;
     bool opens_call = false;
+    uint32_t ended_call = 0;    // that the client cancels; 0: none
+    uint32_t message_call = 0;  // whose message `message_bytes` belong to, which follow the segment
+    uint32_t message_bytes = 0;
     std::string fault;  // if not empty, nothing more of the connection may be forwarded
   };
   // Call again with the bytes that follow the segment.

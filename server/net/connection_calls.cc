@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/connection_calls.h"
 
+#include <algorithm>
+
 namespace pinfeed {
 
 const ConnectionCalls::Segment& ConnectionCalls::Check(std::string_view bytes) {
   if (segment_.bytes != 0) return segment_;
-  const size_t before = open().size();
   segment_ = client_frames_.Next(bytes);
-  if (open().size() < before) owner_.ReleaseCall();
+  if (segment_.ended_call != 0) Release(segment_.ended_call);
   return segment_;
+}
+
+std::string ConnectionCalls::Admit(const Segment& passed) {
+  if (passed.opens_call) return owner_.AdmitCall(open().size());
+  if (passed.message_bytes == 0 || std::ranges::find(open(), passed.message_call) == open().end()) return {};
+  message_bytes_[passed.message_call] += passed.message_bytes;
+  return owner_.AdmitMessage(passed.message_bytes);
 }
 
 void ConnectionCalls::OnServerBytes(std::string_view bytes) {
@@ -16,7 +24,13 @@ void ConnectionCalls::OnServerBytes(std::string_view bytes) {
 }
 
 void ConnectionCalls::End(uint32_t call) {
-  if (client_frames_.EndCall(call)) owner_.ReleaseCall();
+  if (client_frames_.EndCall(call)) Release(call);
+}
+
+void ConnectionCalls::Release(uint32_t call) {
+  const auto found = message_bytes_.find(call);
+  owner_.ReleaseCall(found == message_bytes_.end() ? 0 : found->second);
+  if (found != message_bytes_.end()) message_bytes_.erase(found);
 }
 
 void ConnectionCalls::EndAll() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,10 +30,11 @@ class ConnectionCalls {
   // Returns the client's next bytes that are forwarded together or not at all: the same until Pass. `bytes`
   // begins after those that have passed.
   const Segment& Check(std::string_view bytes);
-  // Returns the checked segment, which is paid now. If it opens a call, call Admit.
+  // Returns the checked segment, which is paid now. Admit follows.
   Segment Pass() { return std::exchange(segment_, {}); }
-  // Counts the last call. Returns why it is refused; empty if it is allowed.
-  std::string Admit() { return owner_.AdmitCall(open().size()); }
+  // Counts the call that the segment opens, or its bytes of a message. Returns why they are refused; empty if
+  // they are allowed.
+  std::string Admit(const Segment& passed);
   // Follows what gRPC has sent.
   void OnServerBytes(std::string_view bytes);
   void End(uint32_t call);
@@ -47,10 +49,13 @@ class ConnectionCalls {
   bool between_server_frames() const { return server_frames_.between_frames(); }
 
  private:
+  void Release(uint32_t call);
+
   ConnectionOwner& owner_;
   ClientFrameChecker client_frames_;
   ServerFrameTracker server_frames_;
-  Segment segment_;  // checked, but not paid yet
+  Segment segment_;                             // checked, but not paid yet
+  std::map<uint32_t, uint64_t> message_bytes_;  // of open calls
 };
 
 }  // namespace pinfeed

@@ -20,7 +20,6 @@ class ConnectionCredit {
     if (opened_) return true;
     if (!Pay(opening_cost_)) return false;
     opened_ = true;
-    left_ += kInitialCredit;
     return true;
   }
   // Returns false if credit must be awaited: call again after Grant.
@@ -41,8 +40,6 @@ class ConnectionCredit {
   bool flows() const { return opened_ && !waiting_; }
 
  private:
-  static constexpr uint32_t kInitialCredit = 64;  // included in the cost of a connection
-
   ConnectionOwner& owner_;
   const uint32_t opening_cost_;
   bool opened_ = false;

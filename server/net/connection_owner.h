@@ -25,7 +25,10 @@ class ConnectionOwner {
   // Counts a new call, the `of_connection`th open one of its connection. Returns why it is refused; empty
   // if it is allowed.
   virtual std::string AdmitCall(size_t of_connection) = 0;
-  virtual void ReleaseCall() = 0;
+  // Counts bytes of an open call's messages, which gRPC keeps until the call ends. Returns like AdmitCall.
+  virtual std::string AdmitMessage(uint64_t bytes) = 0;
+  // `message_bytes`: all that were counted of the call.
+  virtual void ReleaseCall(uint64_t message_bytes) = 0;
 
  protected:
   ~ConnectionOwner() = default;

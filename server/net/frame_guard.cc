@@ -65,18 +65,13 @@ void FrameGuard::Stop() {
 // ---- Accepting
 
 void FrameGuard::Accept() {
-  for (int round = 0; round < kMaxAcceptedAtOnce; ++round) {
-    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
-    if (!accepted.ok()) {
-      loop_->Change(listening_, 0);
-      loop_->At(Clock::now() + kPause, [this] {
-        if (accepts_) loop_->Change(listening_, EPOLLIN);
-      });
-      return;
-    }
-    if (!accepted->has_value()) return;
-    Add(std::move(**accepted));
-  }
+  const Status accepted = listener_.Accept(
+      kMaxAcceptedAtOnce, [this](Listener::Connection connection) { Add(std::move(connection)); });
+  if (accepted.ok()) return;
+  loop_->Change(listening_, 0);
+  loop_->At(Clock::now() + kPause, [this] {
+    if (accepts_) loop_->Change(listening_, EPOLLIN);
+  });
 }
 
 void FrameGuard::Add(Listener::Connection accepted) {

@@ -134,24 +134,36 @@ void GuardClient::CountDenial(const std::string& why) {
 std::string GuardClient::AdmitCall(size_t of_connection) {
   Identify();  // first, so that the call is counted in the right account
   const size_t of_user = ++account_->calls;
-  std::string whose;
   if (of_connection > ClientFrameChecker::kMaxOpenCalls) {
-    whose = std::to_string(ClientFrameChecker::kMaxOpenCalls) + " calls are open on one connection";
-  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // every connection may have one call
-    whose = std::to_string(kMaxCallsPerUser) + " calls of one user are open";
-  } else {
-    return {};
+    return RefuseCalls(std::to_string(ClientFrameChecker::kMaxOpenCalls) +
+                       " calls are open on one connection");
   }
+  if (of_user > kMaxCallsPerUser && of_connection > 1) {  // every connection may have one call
+    return RefuseCalls(std::to_string(kMaxCallsPerUser) + " calls of one user are open");
+  }
+  return {};
+}
+
+std::string GuardClient::AdmitMessage(uint64_t bytes) {
+  account_->message_bytes += bytes;
+  if (account_->message_bytes <= kMaxMessageBytesPerUser) return {};
+  return RefuseCalls("the open calls of one user have requests of more than " +
+                     std::to_string(kMaxMessageBytesPerUser) + " bytes");
+}
+
+std::string GuardClient::RefuseCalls(const std::string& what) {
   const Status error =
-      ResourceExhausted(whose + ", counting answered ones that the client has not read; connection closed");
+      ResourceExhausted(what + ", counting answered ones that the client has not read; connection closed");
   services_.refusals.CountRequest(who(), error);
   fault_reported_ = true;
   return error.message();
 }
 
-void GuardClient::ReleaseCall() {
-  PF_CHECK(account_->calls > 0, "a released call must have been counted");
+void GuardClient::ReleaseCall(uint64_t message_bytes) {
+  PF_CHECK(account_->calls > 0 && account_->message_bytes >= message_bytes,
+           "a released call must have been counted");
   --account_->calls;
+  account_->message_bytes -= message_bytes;
 }
 
 }  // namespace pinfeed

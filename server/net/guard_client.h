@@ -26,6 +26,8 @@ class GuardClient final : private ConnectionOwner {
  public:
   using Clock = GuardedConnection::Clock;
   static constexpr size_t kMaxCallsPerUser = 1024;
+  // A request has some KiB, and few calls stay open for long. gRPC keeps about twice as much.
+  static constexpr uint64_t kMaxMessageBytesPerUser = uint64_t{16} << 20;
 
   // What the clients of one guard share.
   struct Services {
@@ -65,7 +67,9 @@ class GuardClient final : private ConnectionOwner {
   std::string DenialReason() override;
   void CountDenial(const std::string& why) override;
   std::string AdmitCall(size_t of_connection) override;
-  void ReleaseCall() override;
+  std::string AdmitMessage(uint64_t bytes) override;
+  void ReleaseCall(uint64_t message_bytes) override;
+  std::string RefuseCalls(const std::string& what);
 
   const uint64_t id_;
   Services& services_;

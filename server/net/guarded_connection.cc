@@ -83,15 +83,16 @@ bool GuardedConnection::ClearWhatMayPass() {
     if (next.bytes == 0) return true;
     if (!credit_.Pay(next.cost)) return false;
     from_client_.Clear(next.bytes);
-    if (calls_.Pass().opens_call) OpenCall();
+    const ConnectionCalls::Segment passed = calls_.Pass();
+    if (std::string fault = calls_.Admit(passed); !fault.empty()) {
+      Refuse(std::move(fault));
+      return false;
+    }
+    if (passed.opens_call) OpenCall();
   }
 }
 
 void GuardedConnection::OpenCall() {
-  if (std::string fault = calls_.Admit(); !fault.empty()) {
-    Refuse(std::move(fault));
-    return;
-  }
   const std::string denial = denial_ ? *denial_ : owner_.DenialReason();
   if (denial.empty()) return;
   const uint32_t call = calls_.last();

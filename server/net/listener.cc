@@ -107,12 +107,12 @@ Listener::~Listener() {
   if (fd_) UnlinkIfSame(path_, file_);
 }
 
-Result<std::optional<Listener::Connection>> Listener::Accept() {
-  while (true) {
+Status Listener::Accept(int at_most, const std::function<void(Connection)>& take) {
+  for (int round = 0; round < at_most; ++round) {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<Connection>();
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
       const int error = errno;
       refusals_->Count(
           Refusal::kDescriptors,
@@ -121,10 +121,14 @@ Result<std::optional<Listener::Connection>> Listener::Accept() {
     }
     const Result<Peer> peer = PeerOf(fd.get());
     if (!peer.ok()) continue;  // the peer is already gone
-    if (options_.is_served(peer->uid)) return std::optional<Connection>(Connection{std::move(fd), *peer});
-    refusals_->Count(Refusal::kUid, "a connection to " + path_ + " from " + Describe(*peer) +
-                                        ": this user is not in allowed_uids");
+    if (options_.is_served(peer->uid)) {
+      take({std::move(fd), *peer});
+    } else {
+      refusals_->Count(Refusal::kUid, "a connection to " + path_ + " from " + Describe(*peer) +
+                                          ": this user is not in allowed_uids");
+    }
   }
+  return OkStatus();
 }
 
 }  // namespace pinfeed

@@ -55,10 +55,10 @@ class Listener {
   // Precondition: a TCP socket.
   Result<uint16_t> port() const { return BoundPort(fd_); }
 
-  // Returns nothing if no connection is waiting. Returns kResourceExhausted if one is waiting but no
-  // descriptor or memory is left. That connection stays in the queue, so the caller must pause or its poll
-  // spins.
-  Result<std::optional<Connection>> Accept();
+  // Accepts those that wait, `at_most` of them with those that are refused, so that a flood of either leaves
+  // time for the caller's other work. Returns kResourceExhausted if one waits but no descriptor or memory is
+  // left. That connection stays in the queue, so the caller must pause or its poll spins.
+  Status Accept(int at_most, const std::function<void(Connection)>& take);
 
  private:
   Listener(UniqueFd fd, std::string path, ListenerOptions options, Refusals& refusals)

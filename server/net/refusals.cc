@@ -2,6 +2,7 @@
 #include "server/net/refusals.h"
 
 #include "common/base/log.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 
@@ -26,11 +27,14 @@ void Refusals::Count(Refusal refusal, const std::string& text) {
     kind.next_log = now + std::chrono::seconds(1);
     suppressed = std::exchange(kind.suppressed, 0);
   }
+  // Names in it may be the client's.
+  std::string line = EscapeUnprintable(std::string_view(text).substr(0, kMaxQuotedBytes));
+  if (text.size() > kMaxQuotedBytes) line += "...";
   if (suppressed == 0) {
-    spdlog::warn("refused ({}): {}", RefusalName(refusal), text);
+    spdlog::warn("refused ({}): {}", RefusalName(refusal), line);
   } else {
     spdlog::warn("refused ({}, and {} more since the last such line): {}", RefusalName(refusal), suppressed,
-                 text);
+                 line);
   }
 }
 

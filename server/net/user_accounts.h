@@ -23,6 +23,7 @@ struct UserAccount {
   size_t connections = 0;
   size_t descriptors = 0;  // used by these connections, here and in gRPC
   size_t calls = 0;
+  uint64_t message_bytes = 0;              // of these calls
   Clock::time_point next_warning_at = {};  // no earlier warning that the user is slowed down
 };
 

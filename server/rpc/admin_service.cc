@@ -62,11 +62,6 @@ void Fill(const TraceSpan& span, v1::Span& out) {
 
 constexpr size_t kMaxReason = 200;
 
-grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const Status& status) {
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
 // Purpose: sends each name once. Threads: one.
 class SentNames {
  public:
@@ -106,6 +101,13 @@ class SentNames {
 };
 
 }  // namespace
+
+grpc::ServerUnaryReactor* AdminService::Finish(grpc::ServerUnaryReactor* reactor, const std::string& who,
+                                               const Status& status) const {
+  if (!status.ok()) parts_.refusals.Count(Refusal::kRequest, who + ": " + status.ToString());
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
 
 std::optional<uid_t> AdminService::ScopeOf(const Caller& caller) const {
   const uid_t uid = caller.peer.uid;
@@ -156,7 +158,6 @@ Result<Caller> AdminService::FindOperator(const grpc::CallbackServerContext& con
   const Status refused = PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
                                           std::to_string(parts_.own_uid) + ") may; you are uid " +
                                           std::to_string(caller.peer.uid));
-  parts_.refusals.Count(Refusal::kRequest, Describe(caller) + ": " + refused.message());
   return refused;
 }
 
@@ -165,31 +166,32 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               v1::DrainResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "drain");
-  if (!caller.ok()) return Finish(reactor, caller.status());
+  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
   for (const std::shared_ptr<Session>& session : parts_.sessions.All())
     response->set_sessions(response->sessions() + (HasLeft(*session) ? 0 : 1));
   response->set_drain_timeout_seconds(
       std::chrono::duration<double>(parts_.operations.drain_timeout()).count());
-  return Finish(reactor, parts_.operations.drain("drain by " + Describe(*caller)));
+  return Finish(reactor, Describe(*caller), parts_.operations.drain("drain by " + Describe(*caller)));
 }
 
 grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* context,
                                               const v1::EvictRequest* request, v1::EvictResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "evict");
-  if (!caller.ok()) return Finish(reactor, caller.status());
+  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
   if (request->reason().size() > kMaxReason) {
-    return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
-                                           " bytes exceed the limit of " + std::to_string(kMaxReason)));
+    return Finish(reactor, Describe(*caller),
+                  InvalidArgument("reason: " + std::to_string(request->reason().size()) +
+                                  " bytes exceed the limit of " + std::to_string(kMaxReason)));
   }
   if (const std::shared_ptr<Session> session = parts_.sessions.Find(request->session()))
     response->set_session(Describe(*session));
   const std::string why = request->reason().empty() ? "" : ": " + EscapeName(request->reason());
   parts_.lifelines.Evict(request->session(),
                          {Code::kAborted, "evicted by an operator (" + Describe(*caller) + ")" + why},
-                         [reactor, response](const Result<size_t>& held) {
+                         [this, reactor, response, who = Describe(*caller)](const Result<size_t>& held) {
                            if (held.ok()) response->set_batches_held(static_cast<uint32_t>(*held));
-                           Finish(reactor, held.status());
+                           Finish(reactor, who, held.status());
                          });
   return reactor;
 }
@@ -199,20 +201,19 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
                                                v1::ReloadResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "reload");
-  if (!caller.ok()) return Finish(reactor, caller.status());
-  parts_.operations.reload("reload by " + Describe(*caller),
-                           [reactor, response](const Result<ReloadReport>& report) {
-                             if (!report.ok()) {
-                               Finish(reactor, report.status());
-                               return;
-                             }
-                             for (const std::string& change : report->changed) response->add_changed(change);
-                             for (const std::string& change : report->need_restart)
-                               response->add_need_restart(change);
-                             for (const std::string& warning : report->warnings)
-                               response->add_warnings(warning);
-                             Finish(reactor, OkStatus());
-                           });
+  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
+  parts_.operations.reload(
+      "reload by " + Describe(*caller),
+      [this, reactor, response, who = Describe(*caller)](const Result<ReloadReport>& report) {
+        if (!report.ok()) {
+          Finish(reactor, who, report.status());
+          return;
+        }
+        for (const std::string& change : report->changed) response->add_changed(change);
+        for (const std::string& change : report->need_restart) response->add_need_restart(change);
+        for (const std::string& warning : report->warnings) response->add_warnings(warning);
+        Finish(reactor, who, OkStatus());
+      });
   return reactor;
 }
 
@@ -221,18 +222,18 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
                                                     v1::SetLogLevelResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "set the log level");
-  if (!caller.ok()) return Finish(reactor, caller.status());
+  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
   response->set_before(LogLevel());
   const auto before = spdlog::get_level();
   const Status set = pinfeed::SetLogLevel(request->level());
-  if (!set.ok()) return Finish(reactor, set);
+  if (!set.ok()) return Finish(reactor, Describe(*caller), set);
   // Logs at the lower of the two levels, so that the line shows in either.
   const auto now = spdlog::get_level();
   if (now > before) spdlog::set_level(before);
   spdlog::log(std::max(spdlog::level::info, std::min(before, now)), "{} sets the log level {}, which was {}",
               Describe(*caller), request->level(), response->before());
   spdlog::set_level(now);
-  return Finish(reactor, OkStatus());
+  return Finish(reactor, Describe(*caller), OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* context,
@@ -240,7 +241,7 @@ grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* c
                                                   v1::DropCacheResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "drop the cache");
-  if (!caller.ok()) return Finish(reactor, caller.status());
+  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
   const bool taken = drops_.Submit(caller->peer.uid, [this, reactor, response, who = Describe(*caller)] {
     const auto dropped = parts_.operations.drop_cache();
     if (dropped.ok()) {
@@ -248,10 +249,11 @@ grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* c
       response->set_entries(dropped->first);
       response->set_bytes(dropped->second);
     }
-    Finish(reactor, dropped.status());
+    Finish(reactor, who, dropped.status());
   });
   if (taken) return reactor;
-  return Finish(reactor, ResourceExhausted("drop the cache: the previous call still runs; try again"));
+  return Finish(reactor, Describe(*caller),
+                ResourceExhausted("drop the cache: the previous call still runs; try again"));
 }
 
 Result<uint64_t> AdminService::ReserveTrace(std::optional<uid_t> scope, double seconds, TraceStream& stream) {

@@ -41,10 +41,9 @@ struct OperatorCalls {
 };
 
 // Purpose: checks who may call, and carries out the call. Owns: the thread of the one trace that may run, and
-// the one that drops the cache.
-// Borrows: all it is given (outlive it). Threads: gRPC's, any number at once. A client that does not read
-// blocks none of them. Errors: our codes are gRPC's. Invariant: every call is finished; outlives the gRPC
-// server.
+// the one that drops the cache. Borrows: all it is given (outlive it). Threads: gRPC's, any number at once. A
+// client that does not read blocks none of them. Errors: our codes are gRPC's. Invariant: every call is
+// finished; outlives the gRPC server.
 class AdminService final : public v1::Admin::CallbackService {
  public:
   struct Parts {
@@ -81,8 +80,10 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   // Whose feeds the caller may see. Nothing: everyone's.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
-  // Returns the caller if it is root, the daemon's user or an admin. Otherwise counts a refusal and returns
-  // kPermissionDenied.
+  // Ends a call. An error is counted as a refusal; `who`: for its line in the log.
+  grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const std::string& who,
+                                   const Status& status) const;
+  // Returns the caller if it is root, the daemon's user or an admin; otherwise kPermissionDenied.
   Result<Caller> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
   // The one trace that runs or is about to: its scope, and its stream to interrupt.
   struct ActiveTrace {

@@ -18,9 +18,11 @@
 namespace pinfeed {
 namespace {
 
-// The limit on waiting calls per user exceeds the usual max_sessions.
 constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is never a user: see chown(2)
+// The limit on waiting calls per user exceeds the usual max_sessions.
 constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting_a_user = 512};
+// With many sessions a status takes milliseconds, so that users take turns, and no more than one processor.
+constexpr CallQueue::Bounds kStatusCalls{.threads = 1, .running_a_user = 1, .waiting_a_user = SIZE_MAX};
 // How long before its deadline a call that waits for a dataset is answered.
 constexpr std::chrono::milliseconds kAnswerEarly(500);
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
@@ -73,7 +75,8 @@ struct FeederService::Opening {
   OpenFeedArguments arguments = {};  // from Begin on
 };
 
-FeederService::FeederService(Parts parts) : parts_(std::move(parts)), calls_(kCalls, "call") {}
+FeederService::FeederService(Parts parts)
+    : parts_(std::move(parts)), calls_(kCalls, "call"), status_calls_(kStatusCalls, "status") {}
 
 void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
   if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(caller), error);
@@ -247,9 +250,13 @@ Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& r
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* /*request*/,
                                                    v1::GetStatusResponse* response) {
-  FillStatus(parts_.snapshot(), *response);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  const Result<Caller> caller = parts_.callers.Find(*context, "get the status");
+  const bool taken = status_calls_.Submit(caller.ok() ? caller->peer.uid : kRemoteUser, [=, this] {
+    FillStatus(parts_.snapshot(), *response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  if (!taken) reactor->Finish(ToGrpc(Unavailable("get the status: the daemon is stopping")));
   return reactor;
 }
 

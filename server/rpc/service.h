@@ -19,10 +19,10 @@
 namespace pinfeed {
 
 // Purpose: translates calls for the session layer, and its results into messages. Owns: the threads of
-// OpenFeed, which allocate memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number
-// concurrently. A client that does not read blocks none of them. A call that waits for a dataset holds no
-// thread here, and ends when its client cancels it. Errors: our codes are gRPC's. Invariant: every call is
-// finished; outlives the gRPC server.
+// OpenFeed, which allocate memory, and that of GetStatus. Borrows: all it is given (outlive it). Threads:
+// gRPC's, any number concurrently. A client that does not read blocks none of them. A call that waits for a
+// dataset holds no thread here, and ends when its client cancels it. Errors: our codes are gRPC's. Invariant:
+// every call is finished; outlives the gRPC server.
 class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
@@ -76,6 +76,7 @@ class FeederService final : public v1::Feeder::CallbackService {
 
   const Parts parts_;
   CallQueue calls_;
+  CallQueue status_calls_;  // guarded connections bound how many wait
 };
 
 // Reads /proc/sys/kernel/random/boot_id.

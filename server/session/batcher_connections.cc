@@ -38,8 +38,8 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
   }
   void HangUp() override { ::shutdown(fd_.get(), SHUT_RDWR); }
   void Send(const BatcherMessage& message, const Status& status) {
-    // There is one answer for each slot at a time, and the socket has room for all of them. Who does not read
-    // is treated like one that hung up.
+    // There is one answer for each slot at a time, and the socket has room for all of them. A process that
+    // does not read is treated as one that hung up.
     if (!SendAnswered(fd_.get(), message, status).ok()) HangUp();
   }
   int fd() const { return fd_.get(); }
@@ -180,20 +180,44 @@ Status BatcherConnections::OnConsumerFrame(ConnectionId id, const Connection& co
                                            const LifelineFrame& frame) {
   const BatcherMessage& message = frame.batcher;
   BatcherMessage reply{message.epoch, message.batch_index, 0, 0, 0};
-  Status result;
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kTake)) {
     reply.bytes = connection.place.queue->Take({message.epoch, message.batch_index}, id);
-  } else {
-    const Result<uint32_t> answered = PassAnswers(id, connection, message);
-    result = answered.status();
-    if (answered.ok()) reply.bytes = *answered;
+    connection.client->Send(reply, OkStatus());
+    return OkStatus();
   }
-  connection.client->Send(reply, result);
+  if (std::ranges::find(answers_, id, &Answers::consumer) != answers_.end())
+    return InvalidArgument("answers that came before those of the last batch were passed on");
+  Result<std::vector<BatcherQueue::Output>> outputs = ReadOutputs(connection, message);
+  if (!outputs.ok()) {
+    connection.client->Send(reply, outputs.status());
+    return OkStatus();
+  }
+  answers_.push_back({id, reply, *std::move(outputs)});
+  if (answers_.size() == 1) PassAnswers();  // otherwise it is posted
   return OkStatus();
 }
 
-Result<uint32_t> BatcherConnections::PassAnswers(ConnectionId id, const Connection& connection,
-                                                 const BatcherMessage& message) {
+void BatcherConnections::PassAnswers() {
+  if (answers_.empty()) return;
+  Answers answers = std::move(answers_.front());
+  answers_.pop_front();
+  // Without its connection, the queue has dealt the requests again, or answered them with an error.
+  if (const auto found = connections_.find(answers.consumer); found != connections_.end()) {
+    const Connection& connection = found->second;
+    const Result<uint32_t> answered = connection.place.queue->Answer(
+        {answers.reply.epoch, answers.reply.batch_index}, answers.consumer, answers.outputs, &answers.next);
+    if (answered.ok()) answers.reply.bytes += *answered;
+    if (!answered.ok() || answers.next == answers.outputs.size()) {
+      connection.client->Send(answers.reply, answered.status());
+    } else {
+      answers_.push_back(std::move(answers));
+    }
+  }
+  if (!answers_.empty()) loop_.Post([this] { PassAnswers(); });
+}
+
+Result<std::vector<BatcherQueue::Output>> BatcherConnections::ReadOutputs(const Connection& connection,
+                                                                          const BatcherMessage& message) {
   HostArena& memory = *connection.place.memory;
   const uint32_t most = memory.layout().batch_size;
   const uint64_t room = memory.layout().tensors[kAnswersTensor].sample_bytes;
@@ -213,7 +237,7 @@ Result<uint32_t> BatcherConnections::PassAnswers(ConnectionId id, const Connecti
     outputs.push_back(
         {failed, bytes, {memory.FillAddress(piece, kAnswersTensor) + i * room, std::min(bytes, room)}});
   }
-  return connection.place.queue->Answer({message.epoch, message.batch_index}, id, outputs);
+  return outputs;
 }
 
 void BatcherConnections::Poll(const std::shared_ptr<BatcherQueue>& queue) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,7 +43,10 @@ class BatcherConnections {
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the process.
   Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
-  void Clear() { connections_.clear(); }
+  void Clear() {
+    answers_.clear();
+    connections_.clear();
+  }
 
  private:
   using ConnectionId = uint64_t;  // of a consumer: its BatcherQueue::ConsumerId
@@ -66,8 +71,17 @@ class BatcherConnections {
   void OnReadable(ConnectionId id);
   Status OnClientFrame(Connection& connection, const LifelineFrame& frame);
   Status OnConsumerFrame(ConnectionId id, const Connection& connection, const LifelineFrame& frame);
-  static Result<uint32_t> PassAnswers(ConnectionId id, const Connection& connection,
-                                      const BatcherMessage& message);
+  // What a consumer says to the requests of a batch, on its way to them.
+  struct Answers {
+    ConnectionId consumer;
+    BatcherMessage reply;  // counts those that were still waited for
+    std::vector<BatcherQueue::Output> outputs;
+    size_t next = 0;  // of the outputs
+  };
+  static Result<std::vector<BatcherQueue::Output>> ReadOutputs(const Connection& connection,
+                                                               const BatcherMessage& message);
+  // Passes on some of the answers that are under way, those of each consumer in turn.
+  void PassAnswers();
   // Polls the queue, and again when something is due.
   void Poll(const std::shared_ptr<BatcherQueue>& queue);
   void End(ConnectionId id);
@@ -79,6 +93,7 @@ class BatcherConnections {
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
   std::map<const BatcherQueue*, BatcherQueue::Time> timers_;  // the earliest of each queue
+  std::deque<Answers> answers_;
   Mutex mutex_;
   std::vector<Invitation> invitations_ PF_GUARDED_BY(mutex_);
 };

@@ -123,16 +123,11 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
 }
 
 void LifelineServer::OnListener() {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
-    if (!accepted.ok()) {
-      loop_->Change(listener_watch_, 0);
-      loop_->At(EventLoop::Clock::now() + kAcceptPause, [this] { loop_->Change(listener_watch_, EPOLLIN); });
-      return;
-    }
-    if (!accepted->has_value()) return;
-    AddConnection(*std::move(*accepted));
-  }
+  const Status accepted = listener_.Accept(
+      kAcceptsAtOnce, [this](Listener::Connection connection) { AddConnection(std::move(connection)); });
+  if (accepted.ok()) return;
+  loop_->Change(listener_watch_, 0);
+  loop_->At(EventLoop::Clock::now() + kAcceptPause, [this] { loop_->Change(listener_watch_, EPOLLIN); });
 }
 
 void LifelineServer::AddConnection(Listener::Connection accepted) {

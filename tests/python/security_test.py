@@ -5,6 +5,7 @@ import contextlib
 import json
 import resource
 import socket
+import struct
 import subprocess
 
 import grpc
@@ -134,6 +135,19 @@ def test_open_calls_of_a_user_are_bounded(start):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 deaf.sendall(many_calls(31, "/grpc.health.v1.Health/Watch"))
         eventually("it was told", lambda: "1024 calls of one user are open" in daemon.log())
+    eventually("the user is served again", lambda: is_served(daemon))
+
+
+def test_requests_of_open_calls_are_bounded(start):
+    daemon = start()
+    begin = many_calls(1, "/grpc.health.v1.Health/Watch")[:-14]  # without its message
+    message = b"\0" + struct.pack(">I", 1 << 20) + bytes(59_995)  # the rest never comes
+    frames = b"".join(h2_frame(0, 0, 1, message[at : at + 15_000]) for at in range(0, len(message), 15_000))
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):  # 18 MB
+            held = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
+            held.sendall(begin + frames)
+        eventually("it was told", lambda: "the open calls of one user have requests of more than 16777216 bytes" in daemon.log())
     eventually("the user is served again", lambda: is_served(daemon))
 
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -127,20 +128,23 @@ PinnedRegion::~PinnedRegion() {
 }
 
 void PinnedRegion::FaultIn(const Options& options) {
-  const unsigned threads = std::max(1U, options.threads);
-  const uint64_t huge_pages = bytes_ / kHugePage;
+  std::atomic<uint64_t> next{0};
   std::atomic<uint64_t> done{0};
+  const auto work = [&] {
+    for (uint64_t begin = 0; (begin = kHugePage * next++) < bytes_;) {
+      for (uint64_t page = 0; page < kHugePage; page += kPage)
+        *static_cast<volatile std::byte*>(data_ + begin + page) = std::byte{0};
+      if (options.on_progress) options.on_progress(done += kHugePage, bytes_);
+    }
+  };
   std::vector<std::thread> helpers;
-  for (unsigned t = 0; t < threads; ++t) {
-    helpers.push_back(StartThread("pin-memory", [this, huge_pages, t, threads, &done, &options] {
-      for (uint64_t huge_page = huge_pages * t / threads; huge_page < huge_pages * (t + 1) / threads;
-           ++huge_page) {
-        for (uint64_t page = 0; page < kHugePage; page += kPage)
-          *static_cast<volatile std::byte*>(data_ + huge_page * kHugePage + page) = std::byte{0};
-        if (options.on_progress) options.on_progress(done += kHugePage, bytes_);
-      }
-    }));
+  try {
+    while (helpers.size() + 1 < options.threads) helpers.push_back(StartThread("pin-memory", work));
+  } catch (const std::system_error& error) {
+    spdlog::debug("pinned pool: {} of {} threads fault it in: {}", helpers.size() + 1, options.threads,
+                  error.what());
   }
+  work();
   for (std::thread& thread : helpers) thread.join();
 }
 

@@ -93,7 +93,8 @@ class FeedRequestsTest : public FeedTest {
     spec.sharing = Sharing::kQueue;
     spec.group = "numbers";
     spec.batcher = BatcherSpec{
-        kDelayUs, queue_limit, 0, 8, TensorSpec{"", DType::kInt64, {NumberDataset::kNumbers}}, redeal};
+        kDelayUs, queue_limit, 0, max_answer_bytes_, TensorSpec{"", DType::kInt64, {NumberDataset::kNumbers}},
+        redeal};
     std::shared_ptr<const Dataset> dataset = MakeRequestDataset(spec);
     auto sampler = std::move(Sampler::Create(spec, dataset->info().samples)).value();
     auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
@@ -154,7 +155,10 @@ class FeedRequestsTest : public FeedTest {
     std::vector<BatcherQueue::Output> outputs;
     for (const std::string& text : texts)
       outputs.push_back({text.starts_with("!"), text.size(), std::as_bytes(std::span(text))});
-    return queue_->Answer(key_, consumer, outputs);
+    size_t next = 0;
+    Result<uint32_t> answered = queue_->Answer(key_, consumer, outputs, &next);
+    EXPECT_TRUE(!answered.ok() || next == outputs.size()) << "small ones are passed on at once";
+    return answered;
   }
   void WaitForReads(uint32_t reads) {
     WaitFor([&] { return client_->reads == reads; });
@@ -162,6 +166,7 @@ class FeedRequestsTest : public FeedTest {
   uint64_t EndedAs(RequestEnd end) const { return queue_->counts().ends[static_cast<size_t>(end)]; }
 
   std::atomic<BatcherQueue::Time> now_{BatcherQueue::Time(std::chrono::hours(1))};
+  uint32_t max_answer_bytes_ = 8;
   std::shared_ptr<PlayedClient> client_ = std::make_shared<PlayedClient>();
   std::shared_ptr<BatcherQueue> queue_;
   std::shared_ptr<Feed> feed_;

@@ -48,6 +48,25 @@ TEST_F(FeedRequestsTest, EachRequestGetsItsAnswerOrItsError) {
   EXPECT_EQ(Answer(1, {"three", "one", "two"}).value(), 0U) << "a batch is answered once";
 }
 
+TEST_F(FeedRequestsTest, LargeAnswersArePassedOnInSteps) {
+  max_answer_bytes_ = 3 << 20;
+  Open();
+  SubmitAll({3, 1, 2});
+  Close();
+  ASSERT_THAT(TakeBatch(1, 3), ElementsAre(3, 1, 2));
+  const std::string answer(max_answer_bytes_, 'a');
+  const std::vector<BatcherQueue::Output> outputs(3,
+                                                  {false, answer.size(), std::as_bytes(std::span(answer))});
+  size_t next = 0;
+  EXPECT_EQ(queue_->Answer(key_, 1, outputs, &next).value(), 2U);
+  EXPECT_EQ(next, 2U);
+  EXPECT_EQ(client_->Take(1)->bytes, answer);
+  EXPECT_EQ(EndedAs(RequestEnd::kAnswered), 2U);
+  EXPECT_EQ(queue_->Answer(key_, 1, outputs, &next).value(), 1U);
+  EXPECT_EQ(next, 3U);
+  EXPECT_EQ(client_->Take(2)->bytes, answer);
+}
+
 TEST_F(FeedRequestsTest, RequestsThatCannotBeAcceptedAreAnswered) {
   Open(/*redeal=*/false, /*queue_limit=*/2);
   SubmitAll({1, 2, 3});

@@ -15,6 +15,7 @@ uint64_t Of(const StallTimes& stall, StallCause cause) {
 class SlowArena final : public ArenaOverHost {
  public:
   using ArenaOverHost::ArenaOverHost;
+  Backend backend() const override { return Backend::kVmmFd; }  // which copies
   void Deliver(const Piece& piece, const SlotRange& landing, Done done) override PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);

@@ -32,6 +32,7 @@ class PieceArena final : public ArenaOverHost {
     Push({});
     copier_.join();
   }
+  Backend backend() const override { return Backend::kVmmFd; }  // which copies
   uint32_t piece_samples() const override { return kPieceSamples; }
   bool Take(Piece* piece) override PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);

@@ -64,10 +64,18 @@ class GuardedConnectionTest : public ::testing::Test, public ConnectionOwner {
     ++calls_;
     return {};
   }
-  void ReleaseCall() override { --calls_; }
+  std::string AdmitMessage(uint64_t bytes) override {
+    message_bytes_ += bytes;
+    return message_bytes_ > 100 ? "has requests of too many bytes" : "";
+  }
+  void ReleaseCall(uint64_t message_bytes) override {
+    --calls_;
+    message_bytes_ -= message_bytes;
+  }
 
   uint32_t credit_ = 1'000'000;
   int calls_ = 0;
+  uint64_t message_bytes_ = 0;
   SocketPair client_;
   SocketPair server_;
   std::unique_ptr<GuardedConnection> connection_ =
@@ -107,6 +115,26 @@ TEST_F(GuardedConnectionTest, ACallThatWaitsForCreditIsNotUncounted) {
   connection_->HangUp();
   connection_.reset();
   EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(GuardedConnectionTest, CountsTheBytesOfOpenCalls) {
+  const auto open = [](uint32_t stream) {
+    return Frame(FrameType::kHeaders, kEndHeaders, stream, "headers");
+  };
+  const auto data = [](uint32_t stream) { return Frame(FrameType::kData, 0, stream, std::string(60, 'd')); };
+  Send(begin_ + open(1) + data(1));
+  EXPECT_EQ(message_bytes_, 60U);
+  Send(Frame(FrameType::kResetStream, 0, 1, std::string(4, '\0')) + data(1));
+  EXPECT_EQ(message_bytes_, 0U) << "nothing keeps those of a call that has ended";
+  Send(open(3) + data(3) + open(5));
+  EXPECT_EQ(connection_->fault(), "");
+  (void)Received(server_.theirs.get());
+  Send(data(5));
+  EXPECT_EQ(connection_->fault(), "has requests of too many bytes");
+  EXPECT_EQ(Received(server_.theirs.get()).find('d'), std::string::npos);
+  connection_.reset();
+  EXPECT_EQ(calls_, 0);
+  EXPECT_EQ(message_bytes_, 0U);
 }
 
 TEST_F(GuardedConnectionTest, WhatBreaksARuleEndsItAndIsNotPassedOn) {

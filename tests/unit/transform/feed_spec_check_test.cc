@@ -45,6 +45,16 @@ TEST(FeedSpecCheckTest, AcceptsWhatTorchvisionUsersWrite) {
             "");
 }
 
+TEST(FeedSpecCheckTest, OfVeryManyFaultsTheFirstAreNamed) {
+  FeedSpec spec = Valid();
+  spec.pad.resize(300'000);
+  EXPECT_THAT(FaultsOf(spec), ::testing::HasSubstr("pad: has 300000 names, at most"));
+  EXPECT_LT(FaultsOf(spec).size(), 200U);
+  const std::string faults = FaultsOf(std::vector<TransformSpec>(100, Resize{0, 0}));
+  EXPECT_THAT(faults, ::testing::HasSubstr("transforms[31]"));
+  EXPECT_THAT(faults, ::testing::EndsWith("\nand 68 more faults"));
+}
+
 TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(FaultsOf({Resize{0, 0}}), "transforms[0] resize.size: 0 is not within 1 to 65500");
