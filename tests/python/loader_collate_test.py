@@ -577,3 +577,26 @@ def test_without_workers_an_error_of_rows_names_the_field_that_is_wrong(rows):
     samples = [{"a": torch.ones(length), "b": torch.ones(length)} for length in (2, 3)]
     with pytest.raises(RuntimeError, match=r"sample\['b'\]"):
         next(iter(pinfeed.DataLoader(samples, 2, **rows)))
+
+
+class AttrDict(dict):
+    """Its items are its attributes, too."""
+
+    def __init__(self, *items, **more):
+        super().__init__(*items, **more)
+        self.__dict__ = self
+
+
+def attributes(index):
+    return AttrDict(x=torch.tensor(index), y=index)
+
+
+def test_attributes_that_stand_for_items_are_the_batchs():
+    batch = collated([attributes(index) for index in range(4)])
+    assert type(batch) is AttrDict
+    assert batch.x.tolist() == batch["x"].tolist() == batch.y.tolist() == [0, 1, 2, 3]
+
+
+def test_samples_may_come_in_an_array():
+    assert collated(numpy.arange(4)).tolist() == [0, 1, 2, 3]
+    assert collated(numpy.arange(6).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -6,6 +6,7 @@ Long because: each kind of sampler, and each way to stop, is a test of the one p
 
 import gc
 import pickle
+import random
 import re
 import warnings
 
@@ -447,3 +448,43 @@ def test_nothing_warns_without_cause():
         warnings.simplefilter("error")
         assert len(list(pinfeed.DataLoader(Numbers(6, pair), 2, shuffle=True))) == 3
         assert len(list(pinfeed.DataLoader(Numbers(6, tensor), 4))) == 2
+
+
+class Drawn(torch.utils.data.Sampler):
+    """Draws from a generator of Python's."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __iter__(self):
+        order = list(range(8))
+        random.Random(self.generator.random() if hasattr(self.generator, "random") else 0).shuffle(order)
+        return iter(order)
+
+    def __len__(self):
+        return 8
+
+
+class Moody(Drawn):
+    @property
+    def generator(self):
+        raise RuntimeError("not now")
+
+    @generator.setter
+    def generator(self, _value):
+        pass
+
+    def __iter__(self):
+        return iter(range(8))
+
+
+def test_samplers_may_have_generators_of_any_kind():
+    loader = pinfeed.DataLoader(Numbers(8), 2, sampler=Drawn(random.Random(1)))
+    iterator = iter(loader)
+    next(iterator)
+    resumed = pinfeed.DataLoader(Numbers(8), 2, sampler=Drawn(random.Random(2)))
+    resumed.load_state_dict(loader.state_dict())
+    assert values(resumed) == values(iterator)
+    assert values(resumed) == values(loader)
+    for sampler in (Drawn(x for x in ()), Drawn(print), Moody(None)):
+        assert len(values(pinfeed.DataLoader(Numbers(8), 2, sampler=sampler))) == 4

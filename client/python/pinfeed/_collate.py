@@ -47,8 +47,10 @@ def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[R
     Raises RuntimeError for samples of different shapes, lengths or keys, and for tensors that require gradients, as
     torch's workers do. Raises TypeError for other types, and for samples of different types.
     """
-    if not samples:
+    if len(samples) == 0:
         raise ValueError("default_collate: the batch has no samples")
+    if not isinstance(samples, list):  # an array, from `__getitems__`
+        samples = list(samples)
     if rows is not None:
         rows.check(samples[0])
     return _Collator(allocate, rows, images).collate(samples, "sample")
@@ -289,6 +291,8 @@ class _Collator:
             same = copy.copy(first)  # has the attributes, such as a default_factory
             for key, value in batch.items():
                 same[key] = value
+                if getattr(same, "__dict__", {}).get(key, self) is first[key]:  # an attribute that stands for the item
+                    same.__dict__[key] = value
             return same
         except TypeError:  # a type with other arguments, or that accepts only some values
             return batch

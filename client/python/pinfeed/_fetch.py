@@ -6,10 +6,12 @@ In: a dataset and the indices of a batch. Out: the batch, as torch's DataLoader 
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import inspect
 import itertools
 import os
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._checks import shown
 from ._collate import default_collate
@@ -142,8 +144,28 @@ def refuse_encoded(samples: Any, batched: bool) -> None:
 
 
 def has_state(source: Any) -> bool:
-    """Whether a dataset, or its iterator, can continue where another one stood."""
-    return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
+    """Whether a dataset, or its iterator, can continue where another one stood. Methods with other parameters are of another library."""
+    return _takes(source, "state_dict") and _takes(source, "load_state_dict", None)
+
+
+def _takes(source: Any, name: str, *arguments: Any) -> bool:
+    method = getattr(source, name, None)
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it is not written in Python
+        pass
+    return True
+
+
+def only_next(iterator: Any) -> Iterator[Any]:
+    """Returns an iterator that calls only `next` of another one, whose `__iter__` may begin anew, or be missing. No signal handler runs between
+    the two.
+    """
+    return map(next, itertools.repeat(iterator))
 
 
 def begin_again(dataset: Any, state: Any) -> None:
@@ -168,20 +190,25 @@ class IterableFetcher:
         self._at_end = saved if whose == "dataset" and self.ended else None
         if whose == "dataset":
             dataset.load_state_dict(saved)
-        self._iterator = iter(dataset if self._at_end is None else ())
+        self._iterate(dataset if self._at_end is None else ())
         if whose == "iterator":
             self._iterator.load_state_dict(saved)
 
+    def _iterate(self, samples: Any) -> None:
+        self._iterator = iter(samples)
+        self._samples = only_next(self._iterator)
+        self._stateful = [(whose, each) for whose, each in (("iterator", self._iterator), ("dataset", self._dataset)) if has_state(each)]
+
     def leave(self) -> None:
         """Ends the epoch, so that the dataset's next iterator begins another one."""
-        self._iterator = iter(())  # a generator ends here, and may change the dataset
+        self._iterate(())  # a generator ends here, and may change the dataset
         if self._at_end is not None:
             begin_again(self._dataset, self._at_end)
 
     def state(self) -> StreamState:
         """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
-        for whose, source in (("iterator", self._iterator), ("dataset", self._dataset)):
-            if has_state(source):
+        for whose, source in self._stateful:
+            with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
                 return whose, source.state_dict(), self.ended
         return None
 
@@ -193,11 +220,11 @@ class IterableFetcher:
             raise StopIteration
         if not self._batched:
             try:
-                return next(self._iterator)
+                return next(self._samples)
             except StopIteration:
                 self.ended = True
                 raise
-        samples = list(itertools.islice(self._iterator, places))
+        samples = list(itertools.islice(self._samples, places))
         self.ended = len(samples) < places
         if not samples or (self._drop_last and self.ended):
             raise StopIteration

@@ -297,6 +297,10 @@ class DataLoader(Generic[_Batch]):
             self._loaded, self._left = position
             raise
 
+    def _get_iterator(self) -> Iterator[_Batch]:
+        """What subclasses of torch's class call for another epoch."""
+        return DataLoader.__iter__(self)
+
     def _new_iterator(self) -> Iterator[_Batch]:
         if self._share is None:
             self._check_gpu()

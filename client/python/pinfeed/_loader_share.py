@@ -146,7 +146,7 @@ def _describe(value: Any, torch: Any, out: List[str]) -> None:
     if isinstance(value, numpy.ndarray) or (torch is not None and isinstance(value, torch.Tensor) and is_dense(torch, value)):
         out.append(f":{value.dtype}{list(value.shape)}")
     elif isinstance(value, dict):
-        for key, item in value.items():
+        for key, item in sorted(value.items(), key=lambda each: repr(each[0])):  # the order may be that of a set, by each process's hashes
             out.append(f"({key!r}=")
             _describe(item, torch, out)
             out.append(")")

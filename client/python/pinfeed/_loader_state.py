@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -16,10 +17,12 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from ._checks import shown, to_integer
 from ._errors import Code, InvalidArgumentError
+from ._fetch import only_next
 from ._seeding import draw_base_seed, global_states, mix, set_global_states
 
 VERSION = 1
 _NOTHING = object()
+_STATE_METHODS = ("get_state", "getstate", "bit_generator")  # of generators: torch's and NumPy's old ones, Python's, NumPy's
 _OTHER_SAMPLES = "it would skip other samples than those that were yielded"
 # What a state from the middle of an epoch must have in common with the loader that continues it: what to call it, and what happens otherwise.
 _REFUSED = {
@@ -107,10 +110,11 @@ class Order:
         inner = getattr(batch_sampler, "sampler", None)
         candidates = {"loader": generator}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            candidates[name] = getattr(each, "generator", None)
+            with contextlib.suppress(Exception):  # whatever a property raises
+                candidates[name] = getattr(each, "generator", None)
         self._generators: Dict[str, Any] = {}
         for name, each in candidates.items():
-            if each is not None and not any(each is known for known in self._generators.values()):
+            if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
                 self._generators[name] = each
         self._samplers: Dict[str, Any] = {}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
@@ -135,7 +139,7 @@ class Order:
         start = self._capture()
         start["global"] = global_states()
         start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
-        iterator = iter(self._index_sampler)
+        iterator = only_next(iter(self._index_sampler))
         return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes)
 
     def state_between(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]]) -> Dict[str, Any]:
@@ -158,7 +162,7 @@ class Order:
         self._restore(start)
         try:
             set_global_states(start["global"])
-            iterator = iter(self._index_sampler)
+            iterator = only_next(iter(self._index_sampler))
             if not state["repeat"]:
                 draw_base_seed(self._generator)
             if "first_draw" in start:
@@ -265,11 +269,15 @@ def _shuffles(sampler: Any) -> Optional[bool]:
 
 
 def _get_state(generator: Any) -> Any:
-    return generator.bit_generator.state if hasattr(generator, "bit_generator") else generator.get_state()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
 
 
 def _set_state(generator: Any, state: Any) -> None:
     if hasattr(generator, "bit_generator"):
         generator.bit_generator.state = state
+    elif hasattr(generator, "setstate"):
+        generator.setstate(state)
     else:
         generator.set_state(state)

@@ -71,13 +71,17 @@ def worker_main(pipe: Any, number: int, job: Job) -> None:
     end_with_process(pid)
     if process_start_time(pid) != start:
         os._exit(1)  # the trainer had ended before
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
+    signal.signal(signal.SIGINT, _do_nothing)  # the trainer handles Ctrl-C. Not SIG_IGN, which the dataset's own processes would inherit
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(pipe, number, job)
     try:
         worker.serve()
     except (EOFError, ConnectionError):
         pass  # the trainer closed the pipe
+
+
+def _do_nothing(*_signal: Any) -> None:
+    """A signal handler."""
 
 
 class Worker:

@@ -249,7 +249,7 @@ class WorkerIterator(LoaderIterator):
         except DataLossError as error:
             raise self._deaths_or(error) from error
         except Exception:
-            if self._feed.interrupted:
+            if self._feed is not None and self._feed.interrupted:  # the interpreter's end may have closed it
                 self.close()
             raise
         return self._take_one_off() if received.content is ELSEWHERE else received
