@@ -128,9 +128,8 @@ class BatcherQueue {
   // Returns how many requests of the batch wait for an answer. With 0 the batch is not to be computed: its
   // requests have ended or were dealt again. An unanswered batch belongs to the last consumer that took it.
   uint32_t Take(BatchKey batch, ConsumerId consumer) PF_EXCLUDES(mutex_);
-  // Answers the requests of a batch that the consumer took, in the order of its samples, from output *next
-  // on, as many as are copied in a moment. Moves *next. Returns how many were still waiting.
-  // kInvalidArgument, without effect, unless there is one output a sample.
+  // Answers requests of a batch that the consumer took, in the order of its samples: from *next on, some MiB.
+  // Moves *next. Returns how many still waited. kInvalidArgument, without effect: not one output a sample.
   Result<uint32_t> Answer(BatchKey batch, ConsumerId consumer, std::span<const Output> outputs, size_t* next)
       PF_EXCLUDES(mutex_);
   // The consumer's process has ended. The requests that it took are answered with an error or dealt again.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client against an honest fake daemon: order, releases, ends, reconnects, positions. Through the C++
-// interface, so that it is tested too. Long because: each test is one thing that a feed promises its trainer,
-// and all need the same daemon.
+// interface, so that it is tested too.
+// Long because: each test is one thing that a feed promises its trainer, and all need the same daemon.
 #include <sys/wait.h>
 #include <unistd.h>
 
