@@ -175,6 +175,27 @@ def test_a_length_that_cannot_be_had_stops_nothing():
         assert [batch.item() for batch in loader] == [0, 1, 2, 3]  # list() would ask for the length
 
 
+def two_views(samples):
+    whole = torch.tensor(samples)
+    return whole, whole[:1]
+
+
+def test_views_of_one_tensor_come_apart():
+    whole, part = next(iter(pinfeed.DataLoader(Numbers(4), 4, num_workers=1, collate_fn=two_views)))
+    whole += 1
+    assert (whole.tolist(), part.tolist()) == ([1, 2, 3, 4], [0])
+
+
+def interrupted(_index):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def test_a_workers_own_processes_can_be_interrupted():
+    assert next(iter(pinfeed.DataLoader(Numbers(1, interrupted), num_workers=1))).tolist() == [-signal.SIGINT]
+
+
 def test_a_used_loader_is_pickled_without_its_workers():
     loader = pinfeed.DataLoader(range(4), num_workers=1, persistent_workers=True)
     iterator = iter(loader)

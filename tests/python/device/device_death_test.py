@@ -20,7 +20,7 @@ from device_process import BACKENDS, await_unused, finish, gpu, start, trainer
 TOOL = os.path.join(os.path.dirname(os.environ["PINFEED_DAEMON"]), "..", "client", "cli", "pinfeed")
 IMPORT = "cuMemImportFromShareableHandle:1:101"
 OPEN = "cuIpcOpenMemHandle:1:101"
-READ = "cuMemcpyDtoH:1:101"  # of the arena's id
+READ = "cuMemcpyDtoHAsync:1:101"  # of the arena's id
 
 
 def eventually(what, holds):
