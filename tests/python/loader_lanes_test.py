@@ -442,3 +442,5 @@ def test_states_of_other_libraries_are_left_alone(dataset, workers):
     resumed = pinfeed.DataLoader(dataset(), 2, num_workers=workers)
     resumed.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator] == [[2, 3]]
+    resumed.load_state_dict(loader.state_dict())  # from between two epochs
+    assert [batch.tolist() for batch in resumed] == [[0, 1], [2, 3]]

@@ -18,8 +18,6 @@ from ._loader_state import Epoch
 from ._seeding import global_states, set_global_states
 
 LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it; None: that of a worker that has just started
-
-
 _BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
 
 
@@ -68,7 +66,6 @@ class Lane:
         if self._stream is not None and stream is None:
             return b""
         return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
-
 
     def leave(self) -> bytes:
         """Ends the epoch. Returns the state in which the worker's next one begins. Empty if that is not known: an iterable dataset with a state

@@ -402,7 +402,8 @@ class DataLoader(Generic[_Batch]):
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE and has_state(self.dataset):
-            lanes = saved_stream_between(self.dataset)
+            with contextlib.suppress(NotImplementedError):  # a base class has a state, this one does not
+                lanes = saved_stream_between(self.dataset)
         return self._order().state_between(self._repeat, self._base_seed, lanes)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
