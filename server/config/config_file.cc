@@ -100,7 +100,10 @@ ConfigValue ArrayValue(const toml::array& array) {
 
 ConfigValue Value(const toml::node& node) {
   if (const auto* text = node.as_string()) return ConfigValue::String(text->get());
-  if (const auto* integer = node.as_integer()) return ConfigValue::Integer(integer->get());
+  if (const auto* integer = node.as_integer()) {
+    const bool octal = (integer->flags() & toml::value_flags::format_as_octal) != toml::value_flags::none;
+    return octal ? ConfigValue::Octal(integer->get()) : ConfigValue::Integer(integer->get());
+  }
   if (const auto* number = node.as_floating_point()) return ConfigValue::Float(number->get());
   if (const auto* array = node.as_array()) return ArrayValue(*array);
   return ConfigValue::Unusable(TypeName(node.type()));

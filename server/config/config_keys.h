@@ -24,6 +24,12 @@ class ConfigValue {
   static ConfigValue Text(std::string text) { return ConfigValue(std::move(text), true); }
   static ConfigValue String(std::string text) { return ConfigValue(std::move(text), false); }
   static ConfigValue Integer(int64_t value) { return ConfigValue(value, false); }
+  // An integer that was written as 0o660.
+  static ConfigValue Octal(int64_t value) {
+    ConfigValue octal = Integer(value);
+    octal.octal_ = true;
+    return octal;
+  }
   static ConfigValue Float(double value) { return ConfigValue(value, false); }
   static ConfigValue Array(std::vector<std::string> items) { return ConfigValue(std::move(items), false); }
   static ConfigValue Unusable(std::string_view type) { return ConfigValue(Other{type}, false); }
@@ -34,7 +40,8 @@ class ConfigValue {
   Result<std::string> AsScalar() const;
   // An array, or text with comma-separated items.
   Result<std::vector<std::string>> AsStrings() const;
-  Result<uint32_t> AsMode() const;  // text such as "0660" is octal; a TOML integer is used as it is
+  Result<uint32_t> AsMode() const;  // text such as "0660" is octal; a TOML integer must be
+                                    // written so
   Result<MemorySize> AsMemorySize() const;
   Result<std::chrono::milliseconds> AsDuration(std::chrono::milliseconds least) const;
 
@@ -44,6 +51,7 @@ class ConfigValue {
   Status Expected(std::string_view what) const;
 
   Storage storage_;
+  bool octal_ = false;
   bool text_;
 };
 

@@ -128,7 +128,7 @@ Result<uint32_t> ConfigValue::AsMode() const {
     return mode;
   }
   const auto* integer = std::get_if<int64_t>(&storage_);
-  if (integer == nullptr || *integer < 0 || *integer > 0777)
+  if (integer == nullptr || !octal_ || *integer < 0 || *integer > 0777)
     return Expected("permission bits in octal, such as 0o660");
   return static_cast<uint32_t>(*integer);
 }

@@ -211,6 +211,14 @@ TEST(ConfigTest, NoClientCouldConnectInNoTime) {
   EXPECT_OK(ParseCommandLine({"--drain-timeout=0"}, {}).status());
 }
 
+TEST(ConfigTest, AModeIsNotReadAsADecimalNumber) {
+  const TempDir dir;
+  const std::string path = dir.Write("config.toml", "socket_mode = 440\n").string();
+  EXPECT_THAT(ParseCommandLine({"--config=" + path}, {}),
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr("socket_mode: expected permission bits in octal, such as 0o660")));
+}
+
 TEST(ConfigTest, ModesAreOctalInEachNotation) {
   for (const char* mode : {"0o666", "0666", "666"}) {
     ASSERT_OK_AND_ASSIGN(const CommandLine line,
