@@ -79,9 +79,9 @@ class JsonLines final : public TableReader {
     const nlohmann::json row = nlohmann::json::parse(text_, nullptr, false);
     if (!row.is_object())
       return RowError(source_.file(), line_,
-                      row.is_discarded()
-                          ? "is not JSON in UTF-8 on one line (NaN and Infinity are not JSON either)"
-                          : "is not a JSON object");
+                      row.is_discarded() ? "is not JSON in UTF-8 on one line, or has a number beyond float64 "
+                                           "(NaN and Infinity are not JSON)"
+                                         : "is not a JSON object");
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());

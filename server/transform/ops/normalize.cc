@@ -51,8 +51,9 @@ std::vector<double> OneAChannel(TransformParameterReader& parameters, const std:
   if (values.empty() || values.size() > kMaxChannels) {
     parameters.Fault(name, "has " + std::to_string(values.size()) + " values; give one, or one a channel");
   }
-  if (std::any_of(values.begin(), values.end(), [](double value) { return !std::isfinite(value); }))
-    parameters.Fault(name, "holds a value that is not finite");
+  if (std::any_of(values.begin(), values.end(),
+                  [](double value) { return !std::isfinite(static_cast<float>(value)); }))
+    parameters.Fault(name, "holds a value that is not finite, also as float32");
   return values;
 }
 
@@ -63,7 +64,7 @@ std::unique_ptr<const Transform> ParseNormalize(TransformParameterReader& parame
   std::vector<double> std = OneAChannel(parameters, "std");
   // In float32, where it divides.
   const auto bad = std::find_if(std.begin(), std.end(), [](double value) {
-    return std::isfinite(value) && static_cast<float>(value) <= 0;
+    return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) <= 0;
   });
   if (bad != std.end())
     parameters.Fault("std", "holds " + NumberText(*bad) + "; it must be above 0, also as float32");

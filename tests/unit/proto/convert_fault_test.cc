@@ -148,7 +148,7 @@ const std::vector<Fault>& AllFaults() {
       {"transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
        "transforms[0] normalize.std: holds 0; it must be above 0, also as float32",
        [](auto& s) { AddTransform(s).mutable_normalize()->add_std(0); }},
-      {"transforms[0] normalize.mean: holds a value that is not finite",
+      {"transforms[0] normalize.mean: holds a value that is not finite, also as float32",
        [](auto& s) {
          auto& normalize = *AddTransform(s).mutable_normalize();
          normalize.add_mean(kInf);

@@ -45,6 +45,13 @@ TEST(FeedSpecCheckTest, AcceptsWhatTorchvisionUsersWrite) {
             "");
 }
 
+TEST(FeedSpecCheckTest, NumbersThatFloat32DoesNotHoldAreRefused) {
+  EXPECT_EQ(FaultsOf({Normalize{{1e300}, {1}}}),
+            "transforms[0] normalize.mean: holds a value that is not finite, also as float32");
+  EXPECT_EQ(FaultsOf({Normalize{{0}, {1e39}}}),
+            "transforms[0] normalize.std: holds a value that is not finite, also as float32");
+}
+
 TEST(FeedSpecCheckTest, OfVeryManyFaultsTheFirstAreNamed) {
   FeedSpec spec = Valid();
   spec.pad.resize(300'000);
@@ -80,7 +87,7 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
             "transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
             "transforms[0] normalize.std: holds -1; it must be above 0, also as float32");
   EXPECT_EQ(FaultsOf({Normalize{{nan}, {1e-60}}}),
-            "transforms[0] normalize.mean: holds a value that is not finite\n"
+            "transforms[0] normalize.mean: holds a value that is not finite, also as float32\n"
             "transforms[0] normalize.std: holds 1e-60; it must be above 0, also as float32");
   EXPECT_EQ(FaultsOf({Interpolated(Resize{4, 4}, {"bicubic", "box"})}),
             "transforms[0] resize.interpolation: is none of nearest, bilinear, bicubic, lanczos");
