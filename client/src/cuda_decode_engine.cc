@@ -234,6 +234,8 @@ class CudaDecodeEngine final : public DecodeEngine {
   std::shared_ptr<const UniqueCudaStream> copy_stream_ PF_GUARDED_BY(mutex_);
 };
 
+static_assert(DecodeWorker::kMaxImages == GpuImageDecoder::kMaxImages);
+
 // Whether the GPU decodes: tried once a process, since a decoder takes some time to make.
 Status TryDecoder(const std::shared_ptr<const CudaDevice>& device) {
   static Mutex mutex;

@@ -9,9 +9,6 @@
 namespace pinfeed {
 namespace {
 
-// As the daemon's resampler: the most pixels of a side before and after a resize.
-constexpr int32_t kMaxResizedSide = 1 << 22;
-
 Status Wrong(const std::string& what) {
   return DataLoss("the daemon's plan of an image is wrong: " + what);
 }
@@ -46,8 +43,8 @@ Status CheckImagePlan(const ImagePlan& plan, uint32_t height, uint32_t width) {
   if (!Within(plan.crop_x, plan.crop_width, plan.width) ||
       !Within(plan.crop_y, plan.crop_height, plan.height))
     return Wrong("its crop leaves the image of " + Size(plan.width, plan.height));
-  if (plan.resized_width > kMaxResizedSide || plan.resized_height > kMaxResizedSide ||
-      height > static_cast<uint32_t>(kMaxResizedSide) || width > static_cast<uint32_t>(kMaxResizedSide) ||
+  if (plan.resized_width > kMaxResizeSide || plan.resized_height > kMaxResizeSide ||
+      height > static_cast<uint32_t>(kMaxResizeSide) || width > static_cast<uint32_t>(kMaxResizeSide) ||
       !Within(plan.out_x, static_cast<int32_t>(width), plan.resized_width) ||
       !Within(plan.out_y, static_cast<int32_t>(height), plan.resized_height))
     return Wrong("an output of " + Size(width, height) + " does not lie within " +

@@ -31,6 +31,10 @@ inline constexpr uint32_t kPlanResizeUpsideDown = 1U << 2;  // kNearest counts r
 inline constexpr uint32_t kPlanGrayscale = 1U << 3;         // all channels get the luma, before the resize
 inline constexpr uint32_t kPlanFlags = 0xF;                 // all of the above; other bits are 0
 
+// The maximum side before and after a resize. A decoded image resized with its aspect ratio stays below it:
+// its longer side becomes at most the root of its pixels times its longest possible side.
+inline constexpr int32_t kMaxResizeSide = 1 << 22;
+
 // The steps, in this order: decode, crop, grayscale, resize, take the output out of the result, flip. The
 // output's size is that of the feed's image. A mirrored output is not in the plan: the kernel that converts
 // the pixels mirrors by the sample's mark. With kZero and kPixels, all fields after `kind` are 0.

@@ -6,13 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/wire/image_plan.h"
 #include "server/image/image.h"
 
 namespace pinfeed {
-
-// The maximum side before and after a resize. A decoded image (kMaxImageSide) resized with its aspect ratio
-// stays below it: its longer side becomes at most sqrt(kMaxImagePixels * kMaxImageSide).
-inline constexpr int32_t kMaxResizeSide = 1 << 22;
 
 // Pillow's filters, by Pillow's names. All but kNearest are antialiased.
 enum class Interpolation { kNearest, kBilinear, kBicubic, kLanczos };
