@@ -216,8 +216,6 @@ PyObject* Held(PyObject* self, void* /*closure*/) {
   return PyLong_FromSsize_t(reinterpret_cast<Next*>(self)->state->held);
 }
 
-PyMethodDef next_methods[] = {
-    {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
 int SetMaxHeld(PyObject* self, PyObject* value, void* /*closure*/) {
   const unsigned long most = value != nullptr ? PyLong_AsUnsignedLong(value) : 0;
   if (PyErr_Occurred() != nullptr) return -1;
@@ -226,6 +224,8 @@ int SetMaxHeld(PyObject* self, PyObject* value, void* /*closure*/) {
   return 0;
 }
 
+PyMethodDef next_methods[] = {
+    {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
 PyGetSetDef next_attributes[] = {
     {"held", Held, nullptr, "the number of slots in use", nullptr},
     {"max_held", nullptr, SetMaxHeld, "the number of slots from which on the Python code copies", nullptr},

@@ -273,12 +273,14 @@ Status Feed::Seek(const Cursor& cursor) {
     }
   }
   // First, so that its memory is free for the new session.
-  const std::shared_ptr<Session> ended = SetSession(nullptr);
-  if (ended != nullptr) ended->End();
+  uint32_t held = 0;  // by the trainer, of that session
+  if (const std::shared_ptr<Session> ended = SetSession(nullptr)) {
+    ended->End();
+    held = ended->pages().held();
+  }
   Status connected = Connect(cursor);
   if (connected.ok()) return OkStatus();
-  if (const uint32_t held = ended != nullptr ? ended->pages().held() : 0;
-      held > 0 && connected.code() == Code::kResourceExhausted) {
+  if (held > 0 && connected.code() == Code::kResourceExhausted) {
     connected =
         ResourceExhausted(connected.message() + "; " + std::to_string(held) +
                           " batches of this feed that are still held keep its memory: release them first "

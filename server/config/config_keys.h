@@ -40,8 +40,8 @@ class ConfigValue {
   Result<std::string> AsScalar() const;
   // An array, or text with comma-separated items.
   Result<std::vector<std::string>> AsStrings() const;
-  Result<uint32_t> AsMode() const;  // text such as "0660" is octal; a TOML integer must be
-                                    // written so
+  // Text such as "0660" is octal; a TOML integer must be written so.
+  Result<uint32_t> AsMode() const;
   Result<MemorySize> AsMemorySize() const;
   Result<std::chrono::milliseconds> AsDuration(std::chrono::milliseconds least) const;
 

@@ -102,11 +102,16 @@ class SentNames {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* AdminService::Finish(grpc::ServerUnaryReactor* reactor, const std::string& who,
+grpc::ServerUnaryReactor* AdminService::Finish(const grpc::CallbackServerContext& context,
+                                               grpc::ServerUnaryReactor& reactor,
                                                const Status& status) const {
-  if (!status.ok()) parts_.refusals.Count(Refusal::kRequest, who + ": " + status.ToString());
-  reactor->Finish(ToGrpc(status));
-  return reactor;
+  if (!status.ok()) {
+    const Result<Caller> caller = parts_.callers.Find(context, "count a refusal");
+    parts_.refusals.Count(Refusal::kRequest,
+                          (caller.ok() ? Describe(*caller) : context.peer()) + ": " + status.ToString());
+  }
+  reactor.Finish(ToGrpc(status));
+  return &reactor;
 }
 
 std::optional<uid_t> AdminService::ScopeOf(const Caller& caller) const {
@@ -166,21 +171,21 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               v1::DrainResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "drain");
-  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
+  if (!caller.ok()) return Finish(*context, *reactor, caller.status());
   for (const std::shared_ptr<Session>& session : parts_.sessions.All())
     response->set_sessions(response->sessions() + (HasLeft(*session) ? 0 : 1));
   response->set_drain_timeout_seconds(
       std::chrono::duration<double>(parts_.operations.drain_timeout()).count());
-  return Finish(reactor, Describe(*caller), parts_.operations.drain("drain by " + Describe(*caller)));
+  return Finish(*context, *reactor, parts_.operations.drain("drain by " + Describe(*caller)));
 }
 
 grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* context,
                                               const v1::EvictRequest* request, v1::EvictResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "evict");
-  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
+  if (!caller.ok()) return Finish(*context, *reactor, caller.status());
   if (request->reason().size() > kMaxReason) {
-    return Finish(reactor, Describe(*caller),
+    return Finish(*context, *reactor,
                   InvalidArgument("reason: " + std::to_string(request->reason().size()) +
                                   " bytes exceed the limit of " + std::to_string(kMaxReason)));
   }
@@ -189,9 +194,9 @@ grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* conte
   const std::string why = request->reason().empty() ? "" : ": " + EscapeName(request->reason());
   parts_.lifelines.Evict(request->session(),
                          {Code::kAborted, "evicted by an operator (" + Describe(*caller) + ")" + why},
-                         [this, reactor, response, who = Describe(*caller)](const Result<size_t>& held) {
+                         [=, this](const Result<size_t>& held) {
                            if (held.ok()) response->set_batches_held(static_cast<uint32_t>(*held));
-                           Finish(reactor, who, held.status());
+                           Finish(*context, *reactor, held.status());
                          });
   return reactor;
 }
@@ -201,19 +206,17 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
                                                v1::ReloadResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "reload");
-  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
-  parts_.operations.reload(
-      "reload by " + Describe(*caller),
-      [this, reactor, response, who = Describe(*caller)](const Result<ReloadReport>& report) {
-        if (!report.ok()) {
-          Finish(reactor, who, report.status());
-          return;
-        }
-        for (const std::string& change : report->changed) response->add_changed(change);
-        for (const std::string& change : report->need_restart) response->add_need_restart(change);
-        for (const std::string& warning : report->warnings) response->add_warnings(warning);
-        Finish(reactor, who, OkStatus());
-      });
+  if (!caller.ok()) return Finish(*context, *reactor, caller.status());
+  parts_.operations.reload("reload by " + Describe(*caller), [=, this](const Result<ReloadReport>& report) {
+    if (!report.ok()) {
+      Finish(*context, *reactor, report.status());
+      return;
+    }
+    for (const std::string& change : report->changed) response->add_changed(change);
+    for (const std::string& change : report->need_restart) response->add_need_restart(change);
+    for (const std::string& warning : report->warnings) response->add_warnings(warning);
+    Finish(*context, *reactor, OkStatus());
+  });
   return reactor;
 }
 
@@ -222,18 +225,18 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
                                                     v1::SetLogLevelResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "set the log level");
-  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
+  if (!caller.ok()) return Finish(*context, *reactor, caller.status());
   response->set_before(LogLevel());
   const auto before = spdlog::get_level();
   const Status set = pinfeed::SetLogLevel(request->level());
-  if (!set.ok()) return Finish(reactor, Describe(*caller), set);
+  if (!set.ok()) return Finish(*context, *reactor, set);
   // Logs at the lower of the two levels, so that the line shows in either.
   const auto now = spdlog::get_level();
   if (now > before) spdlog::set_level(before);
   spdlog::log(std::max(spdlog::level::info, std::min(before, now)), "{} sets the log level {}, which was {}",
               Describe(*caller), request->level(), response->before());
   spdlog::set_level(now);
-  return Finish(reactor, Describe(*caller), OkStatus());
+  return Finish(*context, *reactor, OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* context,
@@ -241,18 +244,18 @@ grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* c
                                                   v1::DropCacheResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "drop the cache");
-  if (!caller.ok()) return Finish(reactor, context->peer(), caller.status());
-  const bool taken = drops_.Submit(caller->peer.uid, [this, reactor, response, who = Describe(*caller)] {
+  if (!caller.ok()) return Finish(*context, *reactor, caller.status());
+  const bool taken = drops_.Submit(caller->peer.uid, [=, this, who = Describe(*caller)] {
     const auto dropped = parts_.operations.drop_cache();
     if (dropped.ok()) {
       spdlog::info("{} dropped {} decoded images from the cache", who, dropped->first);
       response->set_entries(dropped->first);
       response->set_bytes(dropped->second);
     }
-    Finish(reactor, who, dropped.status());
+    Finish(*context, *reactor, dropped.status());
   });
   if (taken) return reactor;
-  return Finish(reactor, Describe(*caller),
+  return Finish(*context, *reactor,
                 ResourceExhausted("drop the cache: the previous call still runs; try again"));
 }
 

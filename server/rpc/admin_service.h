@@ -80,9 +80,9 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   // Whose feeds the caller may see. Nothing: everyone's.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
-  // Ends a call. An error is counted as a refusal; `who`: for its line in the log.
-  grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const std::string& who,
-                                   const Status& status) const;
+  // Ends a call. An error is counted as a refusal.
+  grpc::ServerUnaryReactor* Finish(const grpc::CallbackServerContext& context,
+                                   grpc::ServerUnaryReactor& reactor, const Status& status) const;
   // Returns the caller if it is root, the daemon's user or an admin; otherwise kPermissionDenied.
   Result<Caller> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
   // The one trace that runs or is about to: its scope, and its stream to interrupt.

@@ -242,8 +242,7 @@ Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waite
         what + "; its storage has been asked for " + SecondsText(now - state.running->since) +
             " and has not answered. Check whether its mount hangs (`ls` it on the daemon's host). A large "
             "folder or table also takes long when it is read for the first time: then try again, or wait "
-            "longer "
-            "(open_timeout)"};
+            "longer (open_timeout)"};
   }
   size_t others = 0;
   const Operation* longest = nullptr;

@@ -189,8 +189,8 @@ typedef struct pf_batch pf_batch;
  * reconnected; 0: does not wait. Returns PF_OUT_OF_RANGE after the last epoch and PF_DEADLINE_EXCEEDED
  * when the time is over. A trainer of resident samples that is 64 batches ahead of its GPU waits here for it.
  * PF_ONLY_LOOK: returns the batch if it is ready, a failure that is known, else PF_DEADLINE_EXCEEDED, and
- * leaves everything else to a call with another timeout. Does not block, except to
- * page-lock a slot that comes for the first time: for callers with a lock that other threads may want.
+ * leaves everything else to a call with another timeout. Does not block, except to page-lock a slot that
+ * comes for the first time: for callers with a lock that other threads may want.
  *
  * If the daemon vanishes, published batches are still returned. Then the call reconnects and continues
  * after the last batch returned. It may then exceed timeout_ms by up to open_timeout_ms, and on a device
