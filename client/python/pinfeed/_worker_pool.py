@@ -98,6 +98,10 @@ class WorkerPool:
         for number in range(len(self.pipes)):
             self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
 
+    @property
+    def _lanes(self) -> Optional[Lanes]:
+        return None if self._epoch is None else self._epoch[2]
+
     def _send_epoch(self, number: int, state: LaneState) -> None:
         if self._epoch is None:
             return
@@ -139,9 +143,8 @@ class WorkerPool:
                     deaths_of[number] += 1
                     if deaths_of[number] >= MAX_DEATHS:
                         raise worker_deaths(deaths)
-                    lanes = self._epoch[2] if self._epoch is not None else None
-                    if lanes is not None:
-                        lanes.check(number, deaths[-1])
+                    if self._lanes is not None:
+                        self._lanes.check(number, deaths[-1])
                     logger.warning("%s; another one takes its place", deaths[-1])
                     self.replace(number)
             except RuntimeError:
@@ -153,7 +156,7 @@ class WorkerPool:
             if now - told >= _PATIENCE_S:
                 told = now
                 logger.warning("the next epoch waits: %s", _unfinished(missing))
-        return [start for _, start in sorted(self._starts.items())]
+        return [self._starts[number] for number in range(len(self.pipes))]
 
     def _receive_start(self, number: int) -> bool:
         """Receives a message of a worker that was told to end the epoch. Returns False if the worker has died."""
@@ -194,8 +197,7 @@ class WorkerPool:
         self.processes[number].join()
         self._close(number)
         self._start(number)
-        lanes = None if self._epoch is None else self._epoch[2]
-        self._send_epoch(number, None if lanes is None else lanes.place(number))
+        self._send_epoch(number, None if self._lanes is None else self._lanes.place(number))
         if self._ending:
             self.send(number, "end")
 
