@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients and consumers of a batcher that do not keep to docs/protocol.md, with raw sockets and a real daemon. Another client is served meanwhile."""
+"""Clients and consumers of a batcher that do not keep to docs/protocol.md, with raw sockets and a real daemon. Another client is served meanwhile.
+
+Long because: each rule of the protocol that a process can break is a case.
+"""
 
 import contextlib
 import functools

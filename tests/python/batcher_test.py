@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batchers, with pinfeedd: clients and consumers are processes that are killed, slow, late or wrong."""
+"""Batchers, with pinfeedd: clients and consumers are processes that are killed, slow, late or wrong.
+
+Long because: each way in which a client, a consumer or the daemon can fail is a test of the same promise, with the same processes.
+"""
 
 import asyncio
 import concurrent.futures

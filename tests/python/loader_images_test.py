@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.EncodedImage` in the samples of a `pinfeed.DataLoader`: the daemon decodes and transforms the images, as in a feed of `open`."""
+"""`pinfeed.EncodedImage` in the samples of a `pinfeed.DataLoader`: the daemon decodes and transforms the images, as in a feed of `open`.
+
+Long because: each kind of sample that may have images is a test, beside the same images in a feed.
+"""
 
 import collections
 import io

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.DataLoader` with worker processes and a real daemon: the same batches as torch's, and what happens when processes end."""
+"""`pinfeed.DataLoader` with worker processes and a real daemon: the same batches as torch's, and what happens when processes end.
+
+Long because: each row of docs/dataloader.md about workers is a test, with the same daemon and datasets.
+"""
 
 import functools
 import gc

@@ -3,6 +3,8 @@
 
 In: the samples of a batch, and a function that allocates arrays. Out: an object with the structure of one sample, whose
 tensors have the batch as first dimension. Data is copied once, into the allocated arrays.
+
+Long because: it is one class with a function for each type that a sample may have, and their errors.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 """A loader for any Python dataset, in place of ``torch.utils.data.DataLoader``.
 
 In: that class's arguments. Out: what it yields.
+
+Long because: a fifth of it describes the class to its users.
 """
 
 from __future__ import annotations

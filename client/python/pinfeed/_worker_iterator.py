@@ -2,6 +2,8 @@
 """The iterator of a loader whose workers fill a feed.
 
 In: a loader and the epoch that begins. Out: its batches, in the sampler's order.
+
+Long because: it is one class, whose invariant about the next batch all of its steps keep.
 """
 
 from __future__ import annotations

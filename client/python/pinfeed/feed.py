@@ -2,6 +2,8 @@
 """Feeds: epochs over a stream of batches, and the position in them.
 
 In: an open feed (`_open`). Out: its batches epoch by epoch, and its state for checkpoints.
+
+Long because: a fifth of it describes the class to its users, and positions are checked where they are kept.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` with iterators and states of one's own: what it asks of them is what torch's asks."""
+
+import gc
+import multiprocessing
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loader_datasets import Numbers  # noqa: E402
+
+import pinfeed  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("feeds")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+class Cursor:
+    """Its own iterator, which begins anew when it is asked for one."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        self.at += 1
+        if self.at > len(self.steps):
+            raise StopIteration
+        return self.steps[self.at - 1]
+
+
+class CursorStream(Cursor, torch.utils.data.IterableDataset):
+    pass
+
+
+class OnlyNext:
+    """Its iterator has no `__iter__`."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __iter__(self):
+        cursor = iter(Cursor(self.steps))
+        return type("Bare", (), {"__next__": lambda _self: next(cursor)})()
+
+
+class OnlyNextStream(OnlyNext, torch.utils.data.IterableDataset):
+    pass
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_iterators_are_asked_for_once(workers):
+    for stream in (CursorStream, OnlyNextStream):
+        loader = pinfeed.DataLoader(stream(list(range(6))), 2, num_workers=workers)
+        assert [batch.tolist() for _ in range(2) for batch in loader] == 2 * [[0, 1], [2, 3], [4, 5]]
+    for sampler in (Cursor, OnlyNext):
+        loader = pinfeed.DataLoader(Numbers(6), batch_sampler=sampler([[3, 1], [0], [5, 4, 2]]), num_workers=workers)
+        assert [batch.tolist() for _ in range(2) for batch in loader] == 2 * [[3, 1], [0], [5, 4, 2]]
+
+
+class Foreign(torch.utils.data.IterableDataset):
+    """Has the state of another library."""
+
+    def __iter__(self):
+        return iter(range(4))
+
+    def state_dict(self, num_samples, from_beginning):
+        raise AssertionError("with arguments of its own")
+
+    def load_state_dict(self, state):
+        raise AssertionError("not ours")
+
+
+class Abstract(Foreign):
+    def state_dict(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("dataset", [Foreign, Abstract])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_states_of_other_libraries_are_left_alone(dataset, workers):
+    loader = pinfeed.DataLoader(dataset(), 2, num_workers=workers)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    resumed = pinfeed.DataLoader(dataset(), 2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator] == [[2, 3]]
+    resumed.load_state_dict(loader.state_dict())  # from between two epochs
+    assert [batch.tolist() for batch in resumed] == [[0, 1], [2, 3]]
