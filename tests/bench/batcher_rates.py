@@ -30,7 +30,7 @@ import numpy
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python"))
 import pinfeed  # noqa: E402
-from pinfeed import _batcher_link  # noqa: E402
+from pinfeed._batcher import link  # noqa: E402
 
 NAME = "bench"
 CLIENTS, IN_FLIGHT, PROCESSES = 64, 8, 2
@@ -106,8 +106,8 @@ class Client:
     """A connection to the batcher. `slots` get (client, slot) when a slot is free."""
 
     def __init__(self, address, most, slots):
-        place = _batcher_link.join(address, {"name": NAME, "slots": IN_FLIGHT, "max_request_bytes": most})
-        self.link = _batcher_link.Link(place)
+        place = link.join(address, {"name": NAME, "slots": IN_FLIGHT, "max_request_bytes": most})
+        self.link = link.Link(place)
         self.link._socket.setblocking(False)
         self._stride, self._answer_offset = int(place["slot_stride"]), int(place["answer_offset"])
         self._sent = {}
@@ -122,7 +122,7 @@ class Client:
         at = slot * self._stride
         self.link.memory[at : at + len(content)] = content
         self._sent[slot] = picture, planned
-        self.link.send(_batcher_link.REQUEST, slot=slot, size=len(content), timeout_us=round(DEADLINE_S * 1e6))
+        self.link.send(link.REQUEST, slot=slot, size=len(content), timeout_us=round(DEADLINE_S * 1e6))
 
     def receive(self):
         """Yields the planned time of each request that was answered."""

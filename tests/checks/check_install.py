@@ -18,10 +18,10 @@ CONSUMER = pathlib.Path(__file__).resolve().parents[1] / "packaging" / "consumer
 ROWS = 100
 PYTHON = """
 import sys, pinfeed
-from pinfeed import _abi, _daemon
+from pinfeed._base import abi, daemon as _daemon
 _daemon.SYSTEM_SOCKET = "/nonexistent"  # this host may have a service; the tree's own daemon is wanted
 tree, data = sys.argv[1:]
-for path in (_abi.load().path, _daemon.find_program()):
+for path in (abi.load().path, _daemon.find_program()):
     assert path.startswith(tree), path + " is not of " + tree
 with pinfeed.open(data, batch_size=7, framework="numpy", epochs=1) as feed:
     print(sum(len(batch.x) for batch in feed))

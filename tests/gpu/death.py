@@ -24,7 +24,7 @@ import zlib
 
 import numpy as np
 import pinfeed
-from pinfeed import _device
+from pinfeed._feed import device
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -101,7 +101,7 @@ class Daemon:
 
 
 def open_feed(gpu, address, data, backend, **more):
-    _device.torch_memory = lambda ordinal: gpu.memory()
+    device.torch_memory = lambda ordinal: gpu.memory()
     where = {"device": "cuda:0", "backend": backend, "framework": "torch", "rank": 0, "world_size": 1}
     return pinfeed.open(str(data), batch_size=BATCH, shuffle=True, seed=3, slots=4, address=address, timeout=60, **where, **more)
 

@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   (void)std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  // As the Python package does: see its _gpu_queues.py.
+  // As the Python package does: see its _feed/gpu_queues.py.
   (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const double seconds = argc == 3 ? std::atof(argv[2]) : 3;
   const std::shared_ptr<const CudaDevice> device = Require(CudaDevice::Open(0));

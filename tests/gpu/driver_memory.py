@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU memory by the driver's own functions, for trainers of tests that need no framework: real driver and stand-in alike.
 
-    pinfeed._device.torch_memory = lambda ordinal: gpu.memory()      # with gpu = Gpu(ordinal); then pinfeed.open(..., framework="torch")
+    pinfeed._feed.device.torch_memory = lambda ordinal: gpu.memory()      # with gpu = Gpu(ordinal); then pinfeed.open(..., framework="torch")
 """
 import ctypes
 
 import numpy as np
-from pinfeed import _device
+from pinfeed._feed import device
 
 DTYPES = {"bfloat16": "<u2"}
 BUSY_BYTES = 128 << 20
@@ -82,7 +82,7 @@ class Gpu:
         return self._launch(cubin, 16, 4096, 0)
 
     def memory(self):
-        return _device.Memory(
+        return device.Memory(
             dtype=lambda name: DTYPES.get(name, name),
             empty=lambda shape, dtype: Owned(self, shape, dtype),
             address=lambda array: array.address,

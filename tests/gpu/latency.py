@@ -14,7 +14,7 @@ import next_steps
 import pinfeed
 import torch
 from feeding import DEVICE, HERE, open_feed
-from pinfeed import _device
+from pinfeed._feed import device
 
 PAUSE_US = 2000
 COUNT = 400
@@ -45,7 +45,7 @@ def timed(function):
 def ways_of_torch(batch):
     """The least that PyTorch itself does for such a batch: its tensors made, one kernel launched; and its tensors made as the client makes them."""
     shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in batch]
-    quick = _device.torch_memory(0).empty
+    quick = device.torch_memory(0).empty
     return {
         "torch.empty for each, a kernel": timed(lambda: [torch.empty(shape, dtype=dtype, device=DEVICE) for shape, dtype in shapes][0].zero_()),
         "torch.empty for each": timed(lambda: [torch.empty(shape, dtype=dtype, device=DEVICE) for shape, dtype in shapes]),
@@ -56,7 +56,7 @@ def ways_of_torch(batch):
 def main():
     address, inputs = sys.argv[1], pathlib.Path(sys.argv[2])
     before = earlier_version()
-    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, memory by {_device.torch_memory(0).empty.__name__}()")
+    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, memory by {device.torch_memory(0).empty.__name__}()")
     for kind in ("arrays", "tokens"):
         for zero_copy in (None, True):
             options = {"zero_copy": True} if zero_copy else {}

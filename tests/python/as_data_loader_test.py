@@ -10,7 +10,7 @@ import pytest
 from fake_library import EPOCH
 
 import pinfeed
-from pinfeed import _device
+from pinfeed._feed import device
 
 
 def test_the_attributes_of_a_data_loader(fake):
@@ -64,7 +64,7 @@ def test_a_batch_is_used_as_a_mapping(fake):
 
 
 def test_a_field_with_a_methods_name_is_still_a_field(fake):
-    from pinfeed._batch import batch_class
+    from pinfeed._feed.batch import batch_class
 
     batch = batch_class(["items", "to"])(1, 2)
     assert dict(batch) == {"items": 1, "to": 2} and batch["items"] == 1 and callable(batch.items)
@@ -125,8 +125,8 @@ def test_plain_outputs(fake, framework, output, kind):
 
 def test_plain_outputs_of_slots_on_a_gpu(fake, monkeypatch):
     # The labels of a batch are small, so they are copied.
-    memory = _device.Memory(dtype=str, empty=None, address=lambda array: 1, stream=lambda: 0, lend=lambda raw: raw, copy=lambda raw: numpy.empty(raw.shape), is_capturing=lambda: False)
-    monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
+    memory = device.Memory(dtype=str, empty=None, address=lambda array: 1, stream=lambda: 0, lend=lambda raw: raw, copy=lambda raw: numpy.empty(raw.shape), is_capturing=lambda: False)
+    monkeypatch.setattr(device, "torch_memory", lambda ordinal: memory)
     feed = fake(settings={"DEVICE": 0}, device=0, framework="torch", zero_copy=True, output="dict")
     batch = next(iter(feed))
     assert type(batch) is dict

@@ -24,7 +24,7 @@ from raw_client import MAGIC, SERVICE, connect, frame, map_memfd, messages
 from withstand import hardship
 
 import pinfeed
-from pinfeed import _batcher, _batcher_client
+from pinfeed._batcher import batcher as _batcher, client as _batcher_client
 
 JOIN, REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13, 14
 INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16

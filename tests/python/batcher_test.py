@@ -158,7 +158,7 @@ def test_there_is_no_batcher_of_that_name(address):
 
 @pytest.mark.parametrize("what, make", [("Batcher", lambda: pinfeed.Batcher("model", input=ARRAY, framework="numpy")), ("BatcherClient", lambda: pinfeed.BatcherClient("model"))])
 def test_without_a_common_daemon_the_advice_is_the_batchers(monkeypatch, what, make):
-    monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
+    monkeypatch.setattr("pinfeed._base.daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
     monkeypatch.delenv("PINFEED_ADDRESS", raising=False)
     with pytest.raises(pinfeed.UnavailableError) as failed:
         make()

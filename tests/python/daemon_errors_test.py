@@ -9,7 +9,7 @@ import pytest
 from withstand.hardship import eventually
 
 import pinfeed
-from pinfeed import _abi
+from pinfeed._base import abi
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_state_of_other_data_is_refused(feeds, arrays, tmp_path):
 
 
 def test_an_open_that_a_signal_interrupted_leaves_no_feed(feeds, arrays, monkeypatch):
-    library = _abi.load()
+    library = abi.load()
     open_ = library.pf_open
 
     def interrupted(options, handle):

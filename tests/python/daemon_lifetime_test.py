@@ -236,8 +236,8 @@ print(feed.framework, type(next(iter(feed)).big).__module__, len(feed))
 # ---- the private daemon -------------------------------------------------------------------------------------------------------------
 
 PRIVATE = """
-import os, sys, pinfeed, pinfeed._daemon
-pinfeed._daemon.SYSTEM_SOCKET = "/no/such/socket"
+import os, sys, pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
 one = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy")
 two = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy")
 kept = next(iter(one))
@@ -304,9 +304,9 @@ def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
 
 DIES = """
 import os, sys
-import pinfeed, pinfeed._daemon
-pinfeed._daemon.SYSTEM_SOCKET = "/no/such/socket"
-pinfeed._daemon._MIN_LIFETIME_S = {"old enough": 0, "too young": 3600}[sys.argv[2]]
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
+pinfeed._base.daemon._MIN_LIFETIME_S = {"old enough": 0, "too young": 3600}[sys.argv[2]]
 feed = pinfeed.open(sys.argv[1], batch_size=4, shuffle=True, framework="numpy", epochs=2)
 expected = [list(batch.id) for _ in range(2) for batch in feed]
 feed.close()
@@ -344,8 +344,8 @@ def test_a_private_daemon_that_dies_at_once_is_not(arrays):
 
 
 SYSTEM = """
-import pinfeed, pinfeed._daemon, sys
-pinfeed._daemon.SYSTEM_SOCKET = sys.argv[2]
+import pinfeed, pinfeed._base.daemon, sys
+pinfeed._base.daemon.SYSTEM_SOCKET = sys.argv[2]
 print("asks", flush=True)
 for _ in range(2):
     with pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", open_timeout=float(sys.argv[3])) as feed:

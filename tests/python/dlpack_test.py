@@ -11,8 +11,8 @@ import threading
 import numpy
 import pytest
 
-from pinfeed import _dlpack
-from pinfeed._dlpack import DTYPES, RawTensor
+from pinfeed._feed import dlpack
+from pinfeed._feed.dlpack import DTYPES, RawTensor
 
 
 class Owner:
@@ -62,7 +62,7 @@ def test_numpy_takes_every_type(name):
     del taken
     gc.collect()
     assert owner.alive == []
-    assert not _dlpack._exported
+    assert not dlpack._exported
 
 
 @pytest.mark.parametrize("name", ["uint8", "int64", "float16", "bfloat16", "float32", "float64"])
@@ -115,10 +115,10 @@ def test_a_capsule_nobody_takes():
     raw = owner.raw((4,), code_of("uint8"))
     capsule = raw.__dlpack__()
     newer = raw.__dlpack__(max_version=(1, 1))
-    assert "dltensor_versioned" in repr(newer) and len(_dlpack._exported) == 2
+    assert "dltensor_versioned" in repr(newer) and len(dlpack._exported) == 2
     del capsule, newer, raw
     gc.collect()
-    assert owner.alive == [] and not _dlpack._exported
+    assert owner.alive == [] and not dlpack._exported
 
 
 def test_tensors_of_one_shape_have_memory_and_ends_of_their_own():
@@ -130,33 +130,33 @@ def test_tensors_of_one_shape_have_memory_and_ends_of_their_own():
     del arrays[1]
     gc.collect()
     assert [owner.alive for owner in owners] == [[1, 1], [], [1]]
-    _dlpack._described.cache_clear()
+    dlpack._described.cache_clear()
     assert arrays[0].tolist() == [[0] * 3] * 2 and numpy.from_dlpack(owners[1].raw((2, 3), code_of("uint8"))).tolist() == [[1] * 3] * 2
     del arrays, other
     gc.collect()
-    assert [owner.alive for owner in owners] == [[], [], []] and not _dlpack._exported
+    assert [owner.alive for owner in owners] == [[], [], []] and not dlpack._exported
 
 
 def test_the_versioned_struct():
     raw = Owner(b"123456").raw((2, 3), code_of("uint8"), writable=False)
     capsule = raw.__dlpack__(max_version=(1, 0))
-    pointer = _dlpack._capsule_pointer(id(capsule), b"dltensor_versioned")
-    managed = _dlpack._ManagedVersioned.from_address(pointer)
+    pointer = dlpack._capsule_pointer(id(capsule), b"dltensor_versioned")
+    managed = dlpack._ManagedVersioned.from_address(pointer)
     assert (managed.major, managed.flags) == (1, 1)
     assert managed.tensor.data == raw.address and managed.tensor.ndim == 2
     assert [managed.tensor.shape[0], managed.tensor.shape[1]] == [2, 3]
     assert [managed.tensor.strides[0], managed.tensor.strides[1]] == [3, 1]
     assert (managed.tensor.code, managed.tensor.bits, managed.tensor.lanes) == (1, 8, 1)
     # The layout of dlpack.h 1.0 on 64-bit machines.
-    assert _dlpack._ManagedVersioned.tensor.offset == 32 and ctypes.sizeof(_dlpack._DLTensor) == 48
+    assert dlpack._ManagedVersioned.tensor.offset == 32 and ctypes.sizeof(dlpack._DLTensor) == 48
     # Take it over as a consumer does: rename, later call the deleter.
     rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
     used = b"used_dltensor_versioned"
     assert rename(capsule, used) == 0
     del capsule
-    assert pointer in _dlpack._exported
+    assert pointer in dlpack._exported
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(pointer)
-    assert pointer not in _dlpack._exported
+    assert pointer not in dlpack._exported
 
 
 def test_read_only_memory():
@@ -186,7 +186,7 @@ def test_a_consumer_that_fails_tells_its_own_error(kept, capfd):
     del caught
     raws.clear()
     gc.collect()
-    assert owner.alive == [] and not _dlpack._exported
+    assert owner.alive == [] and not dlpack._exported
     assert "ignored" not in capfd.readouterr().err
 
 
@@ -198,9 +198,9 @@ def test_tensors_that_outlive_the_interpreter():
     """They are destroyed by the interpreter's last steps, and by another thread after it."""
     code = """
 import atexit, ctypes, numpy, sys
-from pinfeed import _dlpack
+from pinfeed._feed import dlpack
 buffer = ctypes.create_string_buffer(64)
-raw = _dlpack.RawTensor(buffer, ctypes.addressof(buffer), 64, (64,), 2, True)
+raw = dlpack.RawTensor(buffer, ctypes.addressof(buffer), 64, (64,), 2, True)
 kept = [numpy.from_dlpack(raw), numpy.from_dlpack(raw)]
 sys.kept_until_the_end = numpy.from_dlpack(raw)
 unclaimed = raw.__dlpack__()

@@ -83,7 +83,7 @@ def test_a_dataset_format_is_in_the_places_that_contributing_names():
         for option in re.findall(r'"(\w+)"', "".join(re.findall(r"kOptions\[\] = \{(.*?)\}", sources[name]))):
             for path, expected in {
                 "proto/pinfeed/v1/feeder.proto": rf" {option} = \d+;",
-                "client/python/pinfeed/_open.py": rf"^    {option}: ",
+                "client/python/pinfeed/_feed/open.py": rf"^    {option}: ",
                 "docs/configuration.md": f"`{option}`",
             }.items():
                 assert re.search(expected, text(path), re.M), f"{path} does not name {option} of {name}"

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 import pinfeed
-from pinfeed import _abi
+from pinfeed._base import abi
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -36,7 +36,7 @@ def fake_path(tmp_path_factory):
 def fake(fake_path, monkeypatch):
     """The package over the fake library. Calling it sets FAKE_* variables and opens a feed."""
     monkeypatch.setenv("PINFEED_LIBRARY", fake_path)
-    monkeypatch.setattr(_abi, "_loaded", [])
+    monkeypatch.setattr(abi, "_loaded", [])
 
     def open_feed(dataset="/data/x", *, settings=None, **options):
         for key, value in (settings or {}).items():

@@ -14,7 +14,7 @@ import pytest
 from fake_library import EPOCH
 
 import pinfeed
-from pinfeed import _device
+from pinfeed._feed import device as _device
 
 
 def test_a_batch_is_a_named_tuple(fake):
@@ -78,7 +78,7 @@ def test_a_feed_whose_construction_fails_is_closed_once(fake, monkeypatch):
         raise MemoryError
 
     before = fake.c.fake_closed()
-    monkeypatch.setattr("pinfeed._stream.BatchMaker", fail)
+    monkeypatch.setattr("pinfeed._feed.stream.BatchMaker", fail)
     with pytest.raises(MemoryError):
         fake()
     gc.collect()

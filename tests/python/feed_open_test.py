@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import pinfeed
-from pinfeed import _abi, _client_name, _places
+from pinfeed._base import abi, client_name, places
 
 
 def test_the_spec(fake, monkeypatch):
@@ -67,7 +67,7 @@ def test_a_feed_without_a_name_has_that_of_the_program(monkeypatch, argv, module
     main.__spec__ = None if module is None else importlib.machinery.ModuleSpec(module, None)
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(sys, "argv", argv)
-    assert _client_name.default_name() == name
+    assert client_name.default_name() == name
 
 
 def test_devices(fake):
@@ -131,8 +131,8 @@ def test_libraries_that_cannot_be_used(fake, monkeypatch, tmp_path):
 
 def test_a_library_that_is_nowhere(fake, monkeypatch, tmp_path):
     monkeypatch.delenv("PINFEED_LIBRARY")
-    monkeypatch.setattr(_abi.ctypes.util, "find_library", lambda name: None)
-    monkeypatch.setattr(_places, "PACKAGE", tmp_path / "site" / "pinfeed")
+    monkeypatch.setattr(abi.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(places, "PACKAGE", tmp_path / "site" / "pinfeed")
     with pytest.raises(pinfeed.NotFoundError) as caught:
         fake()
     for words in ("libpinfeed.so", str(tmp_path / "site" / "pinfeed" / "lib"), "system's library path", "wheel", "install", "PINFEED_LIBRARY"):
@@ -141,11 +141,11 @@ def test_a_library_that_is_nowhere(fake, monkeypatch, tmp_path):
 
 def test_a_library_that_is_not_built(fake, monkeypatch, tmp_path):
     monkeypatch.delenv("PINFEED_LIBRARY")
-    monkeypatch.setattr(_abi.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(abi.ctypes.util, "find_library", lambda name: None)
     header = tmp_path / "client" / "include" / "pinfeed" / "pinfeed.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    monkeypatch.setattr(_places, "PACKAGE", tmp_path / "client" / "python" / "pinfeed")
+    monkeypatch.setattr(places, "PACKAGE", tmp_path / "client" / "python" / "pinfeed")
     with pytest.raises(pinfeed.NotFoundError, match=f"{tmp_path}/build/release/client.*run `make build` in {tmp_path}"):
         fake()
 

@@ -64,8 +64,8 @@ def test_close_ends_another_threads_wait(still):
 
 
 def test_a_close_that_cannot_wait_leaves_the_end_to_the_thread_in_the_library(fake, still, monkeypatch):
-    monkeypatch.setattr("pinfeed._connection._CLOSE_PATIENCE_S", 0.0)
-    monkeypatch.setattr("pinfeed._stream._SLICE_MS", 600_000)  # as long as a lost daemon may take
+    monkeypatch.setattr("pinfeed._feed.connection._CLOSE_PATIENCE_S", 0.0)
+    monkeypatch.setattr("pinfeed._feed.stream._SLICE_MS", 600_000)  # as long as a lost daemon may take
     closed = fake.c.fake_closed()
     waiting = still()
     waiting.feed.close()
@@ -229,6 +229,6 @@ def test_a_queue_yields_the_batches_of_a_member_that_died(fake):
 
 @pytest.mark.parametrize("options", [{}, {"group_size": 1}, {"group_size": 2}])
 def test_a_group_needs_a_common_daemon(monkeypatch, options):
-    monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
+    monkeypatch.setattr("pinfeed._base.daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
     with pytest.raises(pinfeed.UnavailableError, match="share='queue': .*a private daemon serves this process only; start pinfeedd and set PINFEED_ADDRESS"):
         pinfeed.open("/data/x", batch_size=4, framework="numpy", share="queue", group="g", **options)

@@ -12,7 +12,7 @@ import sys
 
 import pinfeed
 import pytest
-from pinfeed import _built_for, _places
+from pinfeed._base import built_for as _built_for, places
 
 PACKAGE = pathlib.Path(pinfeed.__file__).parent
 IMPORT_LIMIT_S = 0.05
@@ -131,20 +131,20 @@ def test_programs_are_looked_for_in_installed_trees_but_not_among_the_commands_o
         root = tmp_path / folder.replace("/", " ")
         (root / "bin").mkdir(parents=True)
         (root / "bin" / "pinfeed").write_text("")
-        monkeypatch.setattr(_places, "PACKAGE", root / folder / "pinfeed")
-        assert _places.program("pinfeed") == (str(root / "bin" / "pinfeed") if found else None)
+        monkeypatch.setattr(places, "PACKAGE", root / folder / "pinfeed")
+        assert places.program("pinfeed") == (str(root / "bin" / "pinfeed") if found else None)
 
 
 def test_the_package_declares_both_commands():
-    pyproject = (_places.source_tree() / "client" / "python" / "pyproject.toml").read_text()
+    pyproject = (places.source_tree() / "client" / "python" / "pyproject.toml").read_text()
     scripts = dict(re.findall(r'^(\w+) = "pinfeed\.__main__:(\w+)"$', pyproject, flags=re.MULTILINE))
     assert scripts == {"pinfeed": "tool", "pinfeedd": "daemon"}
     main = importlib.import_module("pinfeed.__main__")
     assert all(callable(getattr(main, name)) for name in scripts.values())
 
 
-QUEUES = "import os; before = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'); {}; import pinfeed; from pinfeed import _gpu_queues; \
-print(before, os.environ['CUDA_DEVICE_MAX_CONNECTIONS']); _gpu_queues.warn_of_few()"
+QUEUES = "import os; before = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'); {}; import pinfeed; from pinfeed._feed import gpu_queues; \
+print(before, os.environ['CUDA_DEVICE_MAX_CONNECTIONS']); gpu_queues.warn_of_few()"
 
 
 def test_the_import_asks_for_all_hardware_queues_of_the_gpu():

@@ -7,7 +7,7 @@ from daemon_process import Daemon
 from PIL import Image
 
 import pinfeed
-from pinfeed import _batch_maker
+from pinfeed._feed import batch_maker
 
 pytestmark = pytest.mark.usefixtures("feeds")
 
@@ -78,7 +78,7 @@ def test_labels_of_a_dataset_that_has_a_name(images, tmp_path):
 
 @pytest.mark.parametrize("output", ["dict", "tuple"])
 def test_plain_batches_lie_in_their_slots(images, output, monkeypatch):
-    monkeypatch.setattr(_batch_maker, "SMALL_BYTES", 0)  # else these would be copies
+    monkeypatch.setattr(batch_maker, "SMALL_BYTES", 0)  # else these would be copies
     transforms = pinfeed.CenterCrop(8)
     with pinfeed.open(images, batch_size=3, epochs=1, framework="numpy", transforms=transforms, output=output, zero_copy=True) as feed:
         seen = []

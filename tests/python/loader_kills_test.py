@@ -30,7 +30,7 @@ from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _worker_pool  # noqa: E402
+from pinfeed._loader import worker_pool  # noqa: E402
 
 KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
 DEADLINE_S = 60
@@ -265,7 +265,7 @@ def test_a_worker_that_stops_inside_a_write_costs_no_batch_and_spoils_none(host)
 
 
 def test_a_worker_that_hangs_for_ever_costs_no_batch(host, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     iterator = iter(pinfeed.DataLoader(Numbers(400, slow), 2, num_workers=3, retry_after=0.2, address=host.address))
     seen = []
     for index, _ in iterator:
@@ -277,7 +277,7 @@ def test_a_worker_that_hangs_for_ever_costs_no_batch(host, monkeypatch):
 
 
 def test_a_first_batch_that_hangs_goes_to_another_worker(host, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     loader = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, worker_init_fn=stop_first, retry_after=0.2, address=host.address)
     assert [index for batch in loader for index in batch[0].tolist()] == list(range(20))
 
@@ -310,7 +310,7 @@ class Gates:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_a_first_batch_that_is_slow_everywhere_comes_from_the_first_worker_that_has_it(host, monkeypatch, first):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     dataset = Gates(20, 3)
     loader = pinfeed.DataLoader(dataset, 2, num_workers=3, multiprocessing_context="fork", retry_after=0.2, timeout=DEADLINE_S, address=host.address)
     iterator = iter(loader)
@@ -334,7 +334,7 @@ def test_a_first_batch_that_is_slow_everywhere_comes_from_the_first_worker_that_
 
 
 def test_a_batch_that_stops_two_workers_comes_from_the_one_that_goes_on(host, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     once, end = os.pipe()
     os.write(end, b"12")
     os.set_blocking(once, False)
@@ -370,7 +370,7 @@ def dealt_again(daemon):
 
 
 def test_a_stopped_worker_ends_with_its_epoch(host, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     iterator = iter(pinfeed.DataLoader(Numbers(ENDLESS, slow), 2, num_workers=2, address=host.address))
     next(iterator)
     workers = [os.pidfd_open(pid) for pid in pids_of(iterator)]

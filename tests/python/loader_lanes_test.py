@@ -18,7 +18,7 @@ from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _worker_pool  # noqa: E402
+from pinfeed._loader import worker_pool  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -285,7 +285,7 @@ def test_epochs_that_are_left_again_and_again_keep_no_logs():
 
 
 def test_workers_that_do_not_finish_an_epoch_are_told(caplog, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker_pool, "_PATIENCE_S", 0.0)
     loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, seeding="worker", persistent_workers=True, timeout=2)
     iterator = iter(loader)
     assert len(list(itertools.islice(iterator, 4))) == 4

@@ -20,7 +20,7 @@ from loader_datasets import Numbers, Stream  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _one_off, _supervisor, _worker_pool  # noqa: E402
+from pinfeed._loader import one_off, supervisor, worker_pool  # noqa: E402
 
 TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 DEADLINE_S = 60
@@ -144,7 +144,7 @@ def is_open(descriptor):
 
 
 def test_memory_that_comes_too_late_is_given_back_at_once():
-    batches = _one_off.OneOffBatches(3)
+    batches = one_off.OneOffBatches(3)
     made = [os.memfd_create(f"batch {number}") for number in range(5)]
     for descriptor in made:
         os.ftruncate(descriptor, 4096)
@@ -201,7 +201,7 @@ def is_stopped(pid):
 
 
 def test_a_worker_that_stops_while_it_sends_holds_up_nobody(host, monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     with tokens(1) as token:
         raise_before_sending(monkeypatch, token, signal.SIGSTOP)
         iterator = iter(loader(host, large_from_4_to_9, 40, num_workers=3, multiprocessing_context="fork", retry_after=0.3))
@@ -244,7 +244,7 @@ def test_a_worker_that_is_killed_after_it_has_sent_costs_no_batch(host, monkeypa
             return connection.wait(objects, 0)
         return ready
 
-    monkeypatch.setattr(_supervisor, "wait", late)
+    monkeypatch.setattr(supervisor, "wait", late)
     batches = loader(host, sample, num_workers=1, multiprocessing_context="fork", timeout=DEADLINE_S)
     assert [batch[0, 0].item() for batch in batches] == list(range(20)) and told
 

@@ -17,8 +17,8 @@ import numpy
 import pytest
 
 import pinfeed
-from pinfeed import _batch_memory
-from pinfeed._batch_memory import ALIGNMENT, END, HEADER_BYTES, BatchTooLarge, BatchWriter, read_batch
+from pinfeed._worker import batch_memory
+from pinfeed._worker.worker.batch_memory import ALIGNMENT, END, HEADER_BYTES, BatchTooLarge, BatchWriter, read_batch
 
 SIZE = 1 << 16
 
@@ -530,14 +530,14 @@ def test_memory_that_ends_early_is_an_error(size):
 
 def test_another_version_is_an_error_that_says_so(monkeypatch):
     memory = written(1)
-    monkeypatch.setattr(_batch_memory, "_VERSION", 4)
+    monkeypatch.setattr(batch_memory, "_VERSION", 4)
     with pytest.raises(pinfeed.Error, match="has version 3, and this package reads version 4"):
         read_batch(memory)
 
 
 class Forged:
     def __init__(self, method, *arguments):
-        self.reduced = getattr(_batch_memory._Reader, method), arguments
+        self.reduced = getattr(batch_memory._Reader, method), arguments
 
     def __reduce__(self):
         return self.reduced

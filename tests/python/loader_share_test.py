@@ -22,7 +22,8 @@ from member_process import Member  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _stream, _worker_pool  # noqa: E402
+from pinfeed._feed import stream  # noqa: E402
+from pinfeed._loader import worker_pool  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -203,7 +204,7 @@ def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
 
 
 def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and_again(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(_stream, "_GROUP_PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_GROUP_PATIENCE_S", 0.2)
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
     iterators = [iter(loader(Numbers(400), address=daemon.address, timeout=2)) for _ in range(2)]
     assert at_once(*[lambda each=each: next(each).tolist() for each in iterators]) == [[0, 1]] * 2
@@ -319,7 +320,7 @@ def test_a_batch_beyond_the_size_of_the_first_names_its_indices():
 
 
 def test_a_hung_worker_of_a_member_delays_nobody_for_long(monkeypatch):
-    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
     dataset = Numbers(400)
     iterators = [iter(loader(dataset, retry_after=0.2, num_workers=2)) for _ in range(2)]
     begun = at_once(*[lambda each=each: [next(each).tolist() for _ in range(20)] for each in iterators])

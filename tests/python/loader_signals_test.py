@@ -15,7 +15,7 @@ import pinfeed  # noqa: E402
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 PACKAGE = os.path.dirname(pinfeed.__file__)
-FILES = {os.path.join(PACKAGE, name) for name in ("_worker_iterator.py", "_loader_iterator.py", "_produced_feed.py", "_batch_memory.py", "_lanes.py")}
+FILES = {os.path.join(PACKAGE, name) for name in ("_loader/worker_iterator.py", "_loader/iterator.py", "_loader/produced_feed.py", "_worker/batch_memory.py", "_worker/lanes.py")}
 
 
 class Interrupted(Exception):

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 from loader_datasets import Numbers, Stream, pair, seeded, tensor, values  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _loader_state, _samplers  # noqa: E402
+from pinfeed._worker import epoch_state  # noqa: E402
+from pinfeed._loader import samplers  # noqa: E402
 
 
 def shuffled(**arguments):
@@ -430,8 +431,8 @@ def test_rows_may_have_the_other_byte_order(rows):
 
 def test_numpys_generators_have_a_state_too():
     generator = numpy.random.default_rng(4)
-    sampler = _samplers.RandomSampler(range(9), generator)
-    order = _loader_state.Order(sampler, None, None)
+    sampler = samplers.RandomSampler(range(9), generator)
+    order = epoch_state.Order(sampler, None, None)
     state = order.begin(0, 0).state(3)
     expected = list(sampler)
     generator.random()

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, place_of_worker, randoms, seeded, values  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _index_log, _pinning, _samplers, _seeding  # noqa: E402
+from pinfeed._worker import index_log, seeding  # noqa: E402
+from pinfeed._loader import pinning, samplers  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -203,7 +204,7 @@ def test_a_gpu_that_cannot_be_used_is_told_before_anything_begins(monkeypatch, w
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     loader = pinfeed.DataLoader(Numbers(4), shuffle=True, num_workers=workers, device="cuda:1")
-    monkeypatch.setattr("pinfeed._loader.WorkerPool", None)  # none may begin
+    monkeypatch.setattr("pinfeed._loader.data_loader.WorkerPool", None)  # none may begin
     before = torch.get_rng_state()
     cases = [
         (None, None, 0, "UnavailableError: DataLoader: device=\"cuda:1\": PyTorch .* is built without CUDA; install a build with it"),
@@ -238,7 +239,7 @@ def test_without_an_accelerator_nothing_is_pinned():
 
 
 def test_everything_in_a_batch_is_pinned():
-    pinned = _pinning.pin({"a": [Pinnable(), "text"], "b": (Pinnable(), 3), "c": collections_pair(Pinnable(), b"x")}, None, torch.Tensor)
+    pinned = pinning.pin({"a": [Pinnable(), "text"], "b": (Pinnable(), 3), "c": collections_pair(Pinnable(), b"x")}, None, torch.Tensor)
     assert pinned["a"][0].pinned and pinned["a"][1] == "text"
     assert type(pinned["b"]) is list and pinned["b"][0].pinned and pinned["b"][1] == 3
     assert type(pinned["c"]).__name__ == "Point" and pinned["c"].x.pinned
@@ -255,14 +256,14 @@ def collections_pair(x, y):
 
 def test_the_samplers_without_torch_yield_what_torchs_do():
     for count, size, drop_last in [(10, 3, False), (10, 3, True), (9, 3, True), (0, 3, False), (2, 3, True)]:
-        ours = _samplers.BatchSampler(_samplers.SequentialSampler(range(count)), size, drop_last)
+        ours = samplers.BatchSampler(samplers.SequentialSampler(range(count)), size, drop_last)
         theirs = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(count)), size, drop_last)
         assert list(ours) == list(theirs) and len(ours) == len(theirs)
     generator = numpy.random.default_rng(1)
-    shuffled = _samplers.RandomSampler(range(50), generator)
+    shuffled = samplers.RandomSampler(range(50), generator)
     first, second = list(shuffled), list(shuffled)
     assert sorted(first) == sorted(second) == list(range(50)) and first != second and len(shuffled) == 50
-    for wrong in (lambda: _samplers.RandomSampler([]), lambda: _samplers.BatchSampler([], 0, False)):
+    for wrong in (lambda: samplers.RandomSampler([]), lambda: samplers.BatchSampler([], 0, False)):
         with pytest.raises(ValueError, match="should be a positive integer value"):
             wrong()
 
@@ -275,8 +276,8 @@ def log():
     made = []
 
     def make(first=0):
-        writer = _index_log.IndexLog(first)
-        reader = _index_log.IndexLogReader(os.dup(writer.fileno()))
+        writer = index_log.IndexLog(first)
+        reader = index_log.IndexLogReader(os.dup(writer.fileno()))
         made.extend([writer, reader])
         return writer, reader
 
@@ -292,7 +293,7 @@ def test_what_is_appended_can_be_read(log):
         writer.append(indices)
     writer.append_end()
     assert all_same([reader.read(batch) for batch in range(5)], lists)
-    assert reader.read(5) is reader.read(500) is _index_log.END
+    assert reader.read(5) is reader.read(500) is index_log.END
     assert (writer.appended, writer.end) == (5, 5)
 
 
@@ -300,7 +301,7 @@ def test_a_batch_that_is_not_in_the_log_is_an_error(log):
     writer, reader = log(first=10)
     writer.append([1])
     assert reader.read(10) == [1]
-    for absent in (9, 11, 10 + _index_log.ENTRIES):
+    for absent in (9, 11, 10 + index_log.ENTRIES):
         with pytest.raises(pinfeed.Error, match=f"batch {absent} is not in the index log"):
             reader.read(absent)
 
@@ -324,7 +325,7 @@ def test_tensors_in_the_log_are_as_large_as_they_are(log):
 
 def test_the_ring_wraps_around(log):
     writer, reader = log()
-    for batch in range(3 * _index_log.ENTRIES):
+    for batch in range(3 * index_log.ENTRIES):
         writer.append([batch])
         assert reader.read(batch) == [batch]
         writer.consume(batch)
@@ -334,13 +335,13 @@ def test_the_ring_wraps_around(log):
 
 def test_the_ring_is_never_overfilled(log):
     writer, reader = log()
-    for batch in range(_index_log.ENTRIES):
+    for batch in range(index_log.ENTRIES):
         writer.append(batch)
     with pytest.raises(pinfeed.Error, match="not consumed"):
         writer.append(0)
     writer.consume(1)
     writer.append("last")
-    assert reader.read(_index_log.ENTRIES) == "last"
+    assert reader.read(index_log.ENTRIES) == "last"
 
 
 def test_the_memory_of_consumed_batches_is_returned(log):
@@ -364,7 +365,7 @@ def drawn():
 
 def test_a_samples_seed_depends_on_epoch_batch_place_and_index():
     before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    seeder = _seeding.Seeder()
+    seeder = seeding.Seeder()
     results = []
     for values in [(1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (1, 2, 3, "x"), (1, 2, 3, 4), (1, 2, 3, numpy.int64(4))]:
         seeder.seed_sample(*values)
@@ -378,6 +379,6 @@ def test_a_samples_seed_depends_on_epoch_batch_place_and_index():
 
 
 def test_the_mixer_is_splitmix64():
-    assert _seeding.mix(0) == 0xE220A8397B1DCDAF  # the first number of SplitMix64 from 0
-    assert _seeding.mix(-1) == _seeding.mix(2**64 - 1)
-    assert len({_seeding.mix(1, place) & 0xFFFFFFFF for place in range(10000)}) > 9990
+    assert seeding.mix(0) == 0xE220A8397B1DCDAF  # the first number of SplitMix64 from 0
+    assert seeding.mix(-1) == seeding.mix(2**64 - 1)
+    assert len({seeding.mix(1, place) & 0xFFFFFFFF for place in range(10000)}) > 9990

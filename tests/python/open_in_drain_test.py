@@ -27,8 +27,8 @@ sys.stdin.read()
 # Without an address the one of the service is asked, which these tests give a folder of their own.
 JOB = """
 import json, sys
-import pinfeed, pinfeed._daemon
-pinfeed._daemon.SYSTEM_SOCKET = sys.argv[2]
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = sys.argv[2]
 try:
     with pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", **json.loads(sys.argv[3])) as feed:
         print(json.dumps([feed.address, next(iter(feed)).id.tolist()]))

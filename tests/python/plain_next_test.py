@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import pinfeed
-from pinfeed import _device, _plain_next
+from pinfeed._feed import device, plain_next
 
 SAMPLES, BATCH = 42, 4
 EPOCH = [list(range(first, min(first + BATCH, SAMPLES))) for first in range(0, SAMPLES, BATCH)]
@@ -21,8 +21,8 @@ EPOCH = [list(range(first, min(first + BATCH, SAMPLES))) for first in range(0, S
 def feed_of(request, fake, monkeypatch):
     """Opens feeds of many full batches, with the extension and without."""
     if request.param == "Python":
-        monkeypatch.setattr(_plain_next, "extension", None)
-    elif _plain_next.extension is None:
+        monkeypatch.setattr(plain_next, "extension", None)
+    elif plain_next.extension is None:
         pytest.skip("the extension is not there: it needs python3-dev, and CPython 3.11 or later")
 
     def open_feed(settings=None, **options):
@@ -303,8 +303,8 @@ def test_batches_that_are_written(feed_of, monkeypatch, closes):
         hook[0]()
         return Written(shape, dtype)
 
-    memory = _device.Memory(dtype=str, empty=empty, address=lambda tensor: tensor.address, stream=lambda: 3, lend=None, copy=None, is_capturing=lambda: False)
-    monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
+    memory = device.Memory(dtype=str, empty=empty, address=lambda tensor: tensor.address, stream=lambda: 3, lend=None, copy=None, is_capturing=lambda: False)
+    monkeypatch.setattr(device, "torch_memory", lambda ordinal: memory)
     feed = feed_of({"DEVICE": 0}, device=0, framework="torch")
     released = feed_of.c.fake_released()
     iterator = iter(feed)
@@ -347,13 +347,13 @@ def test_the_librarys_messages_come_with_the_next_batch(feed_of, caplog):
     assert "something to be told" in caplog.text and next(iterator).index == 3
 
 
-@pytest.mark.skipif(_plain_next.extension is None, reason="the extension is not built")
+@pytest.mark.skipif(plain_next.extension is None, reason="the extension is not built")
 @pytest.mark.parametrize("arguments", [{}, {"feed": 1}, {"feed": "x"}, {"fields": []}])
 def test_arguments_that_are_missing(arguments):
     with pytest.raises((ValueError, TypeError)):
-        _plain_next.extension.Next(**arguments)
+        plain_next.extension.Next(**arguments)
     with pytest.raises(TypeError):
-        _plain_next.extension.Slot()
+        plain_next.extension.Slot()
 
 
 def test_a_closed_feed_is_never_asked(feed_of):

@@ -26,7 +26,8 @@ from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invite
 from withstand import hardship
 
 import pinfeed
-from pinfeed import _producer, _produced_feed
+from pinfeed._worker import producer as _producer
+from pinfeed._loader import produced_feed
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
@@ -362,7 +363,7 @@ def test_an_unknown_code_is_unknown(trainer, code):
 @pytest.mark.parametrize("code", range(1, 17))
 def test_an_error_of_any_code_ends_a_feed_of_the_package_with_its_text(host, code):
     """Some codes mean something else to a trainer, such as the end of its feed."""
-    with _produced_feed.open_produced("any", 4096, 4, 10, host.address) as feed:
+    with produced_feed.open_produced("any", 4096, 4, 10, host.address) as feed:
         producer = RawProducer(messages().ProducerInvitation.FromString(feed.invite_producer()))
         producer.done(producer.next(), code, b"this is why")
         with pytest.raises(pinfeed.Error, match="this is why") as raised:
@@ -696,7 +697,7 @@ def test_memory_stays_charged_while_its_descriptor_is_on_its_way(trainer, culpri
 
 
 def test_a_producer_of_the_library_ends_quietly_in_the_middle_of_a_task(host):
-    feed = _produced_feed.open_produced("closed", 4096, 4, None, host.address)
+    feed = produced_feed.open_produced("closed", 4096, 4, None, host.address)
     producer = _producer.Producer(feed.invite_producer())
     task = producer.next()
     feed.close()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pinfeed
-from pinfeed import _producer
+from pinfeed._worker import producer as _producer
 
 INVITATION = b"a\0b"
 

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import pinfeed
-from pinfeed._torchvision import normalize_transforms
+from pinfeed._feed.torchvision_transforms import normalize_transforms
 
 
 def specs(transforms):

@@ -17,22 +17,18 @@ logger ``pinfeed``.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
-from . import _built_for, _gpu_queues
+from ._base import built_for
+from ._feed import gpu_queues
 
-_built_for.check()
-_gpu_queues.ask_for_all()
+built_for.check()
+gpu_queues.ask_for_all()
 
 __version__ = "0.1.0"
 
 # Public names, by the module that each is imported from when it is first used: `import pinfeed` alone takes a few
 # milliseconds, and loads neither NumPy nor the client library.
 _NAMES_OF_MODULE = {
-    "_batch": ["Batch"],
-    "_batcher": ["Batcher", "RequestBatch"],
-    "_batcher_client": ["BatcherClient", "RequestFuture"],
-    "_dlpack": ["RawTensor"],
-    "_encoded": ["EncodedImage"],
-    "_errors": [
+    "_base.errors": [
         "Code",
         "ColumnsLeftOutWarning",
         "DataLossError",
@@ -47,26 +43,37 @@ _NAMES_OF_MODULE = {
         "UnavailableError",
         "UnexpectedArgumentError",
     ],
-    "_loader": ["DataLoader"],
-    "_open": ["open"],
-    "_ragged": ["Ragged"],
-    "_status": [
-        "datasets",
-        "status",
+    "_batcher.batcher": [
+        "Batcher",
+        "RequestBatch",
     ],
-    "_to_device": [
+    "_batcher.client": [
+        "BatcherClient",
+        "RequestFuture",
+    ],
+    "_copies.to_device": [
         "pinned_empty",
         "to_device",
     ],
-    "_to_host": [
+    "_copies.to_host": [
         "HostCopy",
         "to_host",
     ],
-    "_worker_info": [
+    "_feed.batch": ["Batch"],
+    "_feed.dlpack": ["RawTensor"],
+    "_feed.feed": ["Feed"],
+    "_feed.open": ["open"],
+    "_feed.ragged": ["Ragged"],
+    "_feed.status": [
+        "datasets",
+        "status",
+    ],
+    "_loader.data_loader": ["DataLoader"],
+    "_worker.encoded": ["EncodedImage"],
+    "_worker.worker_info": [
         "WorkerInfo",
         "get_worker_info",
     ],
-    "feed": ["Feed"],
     "transforms": [
         "CenterCrop",
         "Grayscale",
@@ -82,43 +89,43 @@ _NAMES_OF_MODULE = {
     ],
 }
 _MODULE_OF_NAME = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
-_SUBMODULES = ["feed", "transforms"]
+_SUBMODULES = ["transforms"]
 
 __all__ = sorted(_MODULE_OF_NAME)
 
 if TYPE_CHECKING:
-    from ._batch import Batch as Batch
-    from ._batcher import Batcher as Batcher
-    from ._batcher import RequestBatch as RequestBatch
-    from ._batcher_client import BatcherClient as BatcherClient
-    from ._batcher_client import RequestFuture as RequestFuture
-    from ._dlpack import RawTensor as RawTensor
-    from ._encoded import EncodedImage as EncodedImage
-    from ._errors import Code as Code
-    from ._errors import ColumnsLeftOutWarning as ColumnsLeftOutWarning
-    from ._errors import DataLossError as DataLossError
-    from ._errors import DeadlineExceededError as DeadlineExceededError
-    from ._errors import Error as Error
-    from ._errors import InvalidArgumentError as InvalidArgumentError
-    from ._errors import LargeBatchWarning as LargeBatchWarning
-    from ._errors import NotFoundError as NotFoundError
-    from ._errors import PermissionDeniedError as PermissionDeniedError
-    from ._errors import ResourceExhaustedError as ResourceExhaustedError
-    from ._errors import SlotsHeldWarning as SlotsHeldWarning
-    from ._errors import UnavailableError as UnavailableError
-    from ._errors import UnexpectedArgumentError as UnexpectedArgumentError
-    from ._loader import DataLoader as DataLoader
-    from ._open import open as open
-    from ._ragged import Ragged as Ragged
-    from ._status import datasets as datasets
-    from ._status import status as status
-    from ._to_device import pinned_empty as pinned_empty
-    from ._to_device import to_device as to_device
-    from ._to_host import HostCopy as HostCopy
-    from ._to_host import to_host as to_host
-    from ._worker_info import WorkerInfo as WorkerInfo
-    from ._worker_info import get_worker_info as get_worker_info
-    from .feed import Feed as Feed
+    from ._base.errors import Code as Code
+    from ._base.errors import ColumnsLeftOutWarning as ColumnsLeftOutWarning
+    from ._base.errors import DataLossError as DataLossError
+    from ._base.errors import DeadlineExceededError as DeadlineExceededError
+    from ._base.errors import Error as Error
+    from ._base.errors import InvalidArgumentError as InvalidArgumentError
+    from ._base.errors import LargeBatchWarning as LargeBatchWarning
+    from ._base.errors import NotFoundError as NotFoundError
+    from ._base.errors import PermissionDeniedError as PermissionDeniedError
+    from ._base.errors import ResourceExhaustedError as ResourceExhaustedError
+    from ._base.errors import SlotsHeldWarning as SlotsHeldWarning
+    from ._base.errors import UnavailableError as UnavailableError
+    from ._base.errors import UnexpectedArgumentError as UnexpectedArgumentError
+    from ._batcher.batcher import Batcher as Batcher
+    from ._batcher.batcher import RequestBatch as RequestBatch
+    from ._batcher.client import BatcherClient as BatcherClient
+    from ._batcher.client import RequestFuture as RequestFuture
+    from ._copies.to_device import pinned_empty as pinned_empty
+    from ._copies.to_device import to_device as to_device
+    from ._copies.to_host import HostCopy as HostCopy
+    from ._copies.to_host import to_host as to_host
+    from ._feed.batch import Batch as Batch
+    from ._feed.dlpack import RawTensor as RawTensor
+    from ._feed.feed import Feed as Feed
+    from ._feed.open import open as open
+    from ._feed.ragged import Ragged as Ragged
+    from ._feed.status import datasets as datasets
+    from ._feed.status import status as status
+    from ._loader.data_loader import DataLoader as DataLoader
+    from ._worker.encoded import EncodedImage as EncodedImage
+    from ._worker.worker_info import get_worker_info as get_worker_info
+    from ._worker.worker_info import WorkerInfo as WorkerInfo
     from .transforms import CenterCrop as CenterCrop
     from .transforms import Grayscale as Grayscale
     from .transforms import Normalize as Normalize

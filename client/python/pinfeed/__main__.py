@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import _places
+from ._base import places
 
 
 def tool() -> NoReturn:
@@ -25,9 +25,9 @@ def daemon() -> NoReturn:
 
 
 def _become(name: str) -> NoReturn:
-    program = _places.program(name)
+    program = places.program(name)
     if program is None:
-        sys.exit(f"{name}: the program is not in {_places.PACKAGE}, which is no complete installation; install the wheel or the Debian package of pinfeed")
+        sys.exit(f"{name}: the program is not in {places.PACKAGE}, which is no complete installation; install the wheel or the Debian package of pinfeed")
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; a program that is executed would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -13,9 +13,9 @@ from accelerate.data_loader import DataLoaderShard
 from accelerate.state import PartialState
 from accelerate.utils import send_to_device
 
-from ._batch import OUTPUTS, Batch
-from ._errors import Code, InvalidArgumentError
-from .feed import Feed
+from ._base.errors import Code, InvalidArgumentError
+from ._feed.batch import OUTPUTS, Batch
+from ._feed.feed import Feed
 
 
 class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from ._checks import Checks, listed, shown, to_integer
-from ._dtypes import check_byte_order, dtype_name
-from ._errors import Code, InvalidArgumentError
+from ._base.checks import Checks, listed, shown, to_integer
+from ._base.dtypes import check_byte_order, dtype_name
+from ._base.errors import Code, InvalidArgumentError
 
 Size = Union[int, Sequence[int]]
 Json = Dict[str, Any]

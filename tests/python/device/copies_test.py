@@ -21,10 +21,11 @@ import stand_in_streams  # noqa: E402 - torch may be missing
 from stand_in_streams import driver  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _block, _copier, _to_device, _to_host  # noqa: E402
-from pinfeed._batch import batch_class  # noqa: E402
+from pinfeed._copies import block as _block  # noqa: E402
+from pinfeed._copies import copier as _copier, to_device, to_host  # noqa: E402
+from pinfeed._feed.batch import batch_class  # noqa: E402
 
-PACKED = _to_device.PACKED_BYTES
+PACKED = to_device.PACKED_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -529,7 +530,7 @@ def test_a_small_page_locked_source_is_kept_too_where_torch_cannot_tell_whose_it
 
 def test_page_locked_copies_begin_while_others_are_prepared(copier, streams, page_locked, monkeypatch):
     monkeypatch.setattr(_copier, "_BEGIN_BYTES", 1 << 20)
-    monkeypatch.setattr(_to_device, "_STEP_BYTES", 1 << 20)
+    monkeypatch.setattr(to_device, "_STEP_BYTES", 1 << 20)
     counts = []
     begin = copier.begin
     monkeypatch.setattr(copier, "begin", lambda rows, stream: counts.append(len(rows)) or begin(rows, stream))
@@ -597,8 +598,8 @@ def in_another_process(body, **environment):
 def test_a_capture_is_refused():
     said = in_another_process(
         """
-from pinfeed import _to_host
-_to_host.gpu_of = lambda tensor: 0
+from pinfeed._copies import to_host
+to_host.gpu_of = lambda tensor: 0
 for function in (lambda: pinfeed.to_device(torch.ones(3), 0), lambda: pinfeed.to_host(torch.ones(3)), lambda: pinfeed.to_device(torch.ones(3), 0)):
     try:
         function()
@@ -627,7 +628,7 @@ def test_without_a_driver_the_error_says_so():
 
 @pytest.fixture
 def all_on_gpu(monkeypatch, streams):
-    monkeypatch.setattr(_to_host, "gpu_of", lambda tensor: 0)
+    monkeypatch.setattr(to_host, "gpu_of", lambda tensor: 0)
     return streams
 
 

@@ -23,7 +23,7 @@ import zlib
 
 import numpy as np
 import pinfeed
-from pinfeed import _batch_maker, _device
+from pinfeed._feed import batch_maker, device
 
 DTYPES = {"bfloat16": "<u2"}
 
@@ -79,7 +79,7 @@ def stand_in_memory(ordinal):
     assert driver.cuInit(0) == 0
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
     assert driver.cuCtxPushCurrent_v2(context) == 0
-    return _device.Memory(
+    return device.Memory(
         dtype=lambda name: DTYPES.get(name, name),
         empty=lambda shape, dtype: GpuArray(driver, shape, dtype),
         address=lambda array: array.address,
@@ -167,8 +167,8 @@ def seek_refused(feed, state):
 
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-    _device.torch_memory = stand_in_memory
-    _batch_maker.SMALL_BYTES = 0  # what is lent is looked at here
+    device.torch_memory = stand_in_memory
+    batch_maker.SMALL_BYTES = 0  # what is lent is looked at here
     host = options.pop("host", False)
     if not host:
         sys.modules["torch"] = types.ModuleType("torch")  # whose memory is the stand-in's here: PyTorch proper would take each trainer a second

@@ -45,7 +45,7 @@ class Event:
 
 
 class Streams:
-    """What `pinfeed._copier.TorchStreams` is; `log` says what was asked of it."""
+    """What `pinfeed._copies.copier.TorchStreams` is; `log` says what was asked of it."""
 
     device = torch.device("cpu")
 

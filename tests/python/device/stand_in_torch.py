@@ -17,7 +17,7 @@ import numpy as np
 import slots
 import torch
 from device_trainer import stand_in_memory
-from pinfeed import _batch_maker, _device
+from pinfeed._feed import batch_maker, device as _device
 
 driver = ctypes.CDLL("libcuda.so.1")
 
@@ -119,7 +119,7 @@ torch.cuda = types.SimpleNamespace(
     Stream=Stream, Event=Event, stream=within, synchronize=lambda: check(driver.cuCtxSynchronize()), get_device_name=lambda ordinal: "stand-in"
 )
 _device.torch_memory = stand_in_memory
-_batch_maker.SMALL_BYTES = 0  # of the small sizes below all tensors would be copies
+batch_maker.SMALL_BYTES = 0  # of the small sizes below all tensors would be copies
 sys.modules["cupy"] = types.SimpleNamespace(
     RawModule=RawModule, uint32=np.uint32, uint64=np.uint64, cuda=types.SimpleNamespace(ExternalStream=ExternalStream)
 )

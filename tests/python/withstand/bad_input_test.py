@@ -19,7 +19,7 @@ import zlib
 
 import numpy
 import pinfeed
-import pinfeed._batch_maker
+import pinfeed._feed.batch_maker
 import pytest
 from hardship import start_daemon
 
@@ -311,7 +311,7 @@ def test_peek(serving, place, good, make):
 @pytest.mark.parametrize("choice", ["fail", "skip", "zero"])
 @pytest.mark.parametrize("change", ["vanish", "shrink", "become a folder"])
 def test_files_that_change_after_opening(serving, place, good, change, choice, monkeypatch):
-    monkeypatch.setattr(pinfeed._batch_maker, "SMALL_BYTES", 0)  # else the first batch is a copy
+    monkeypatch.setattr(pinfeed._feed.batch_maker, "SMALL_BYTES", 0)  # else the first batch is a copy
     folder, bad = broken(place, "changing")
     options = dict(batch_size=1, epochs=1, slots=3, address=serving.address, framework="numpy", transforms=[pinfeed.Resize((16, 16))], timeout=TIMEOUT_S)
     with pinfeed.open(folder, on_bad_sample=choice, sample_ids=True, **options) as feed:

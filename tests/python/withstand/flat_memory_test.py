@@ -9,11 +9,11 @@ from hardship import start_daemon
 BATCHES, MAY_GROW = 20_000, 8 << 20
 
 TRAINER = """
-import sys, pinfeed, pinfeed._batch_maker
+import sys, pinfeed, pinfeed._feed.batch_maker
 def resident(pid):
     return next(int(line.split()[1]) << 10 for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS"))
 address, dataset, daemon, batches = sys.argv[1:]
-pinfeed._batch_maker.SMALL_BYTES = 0  # views, whose leases are what could grow
+pinfeed._feed.batch_maker.SMALL_BYTES = 0  # views, whose leases are what could grow
 with pinfeed.open(dataset, batch_size=4, shuffle=True, sample_ids=True, framework="numpy", address=address) as feed:
     count, before, total = 0, None, 0
     while count < int(batches):

@@ -11,9 +11,9 @@ import time
 
 import numpy
 
-import pinfeed._batch_maker
+import pinfeed._feed.batch_maker
 
-pinfeed._batch_maker.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
+pinfeed._feed.batch_maker.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
 
 
 def main():

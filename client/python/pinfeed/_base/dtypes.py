@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of element types.
+
+What comes in: strings, torch dtypes, NumPy dtypes and scalar types. What goes out: names as the spec has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from .checks import Checks, shown
+
+
+def dtype_name(dtype: Any) -> str:
+    """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type; "" for what is none."""
+    text = str(dtype)
+    if not isinstance(dtype, str) and text.startswith("torch."):
+        return text[len("torch.") :]
+    known = _numpy_dtype(dtype)
+    return str(known.name) if known is not None else text if isinstance(dtype, str) else ""
+
+
+def check_byte_order(checks: Checks, field: str, dtype: Any, advice: str) -> None:
+    """A fault for the dtype of the other byte order, whose name does not tell it."""
+    known = _numpy_dtype(dtype)
+    if known is not None and not known.isnative:
+        checks.add(field, f"{shown(dtype)} is {known.name} in the other byte order than this machine's; {advice}")
+
+
+def _numpy_dtype(dtype: Any) -> Optional[Any]:
+    """NumPy's dtype of that name or type; None for what is none, as NumPy takes None for float64."""
+    import numpy
+
+    try:
+        return None if dtype is None else numpy.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        return None

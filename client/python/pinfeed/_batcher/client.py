@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Submitting requests to a `pinfeed.Batcher`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+import weakref
+from typing import Any, Dict, List, Optional, Type, TypeVar
+
+from .._base import daemon
+from .._base.checks import UINT32_MAX, Checks
+from .._base.errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
+from .link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
+
+_OPEN_TIMEOUT_S = 10.0
+_MAX_DEADLINE_S = 24 * 3600.0
+_MIN_SLOTS, _MAX_SLOTS = 3, 64
+_Self = TypeVar("_Self", bound="BatcherClient")
+
+
+class RequestFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not generic before Python 3.9
+    """The answer to a request. `result` returns its bytes, or raises `pinfeed.Error`. `cancel` tells the daemon that no
+    answer is wanted; then, as for any cancelled future, `result` raises CancelledError. In asyncio, use
+    ``await asyncio.wrap_future(future)``.
+    """
+
+    def __init__(self, client: "BatcherClient", slot: int, until: float) -> None:
+        super().__init__()
+        self._client, self._slot, self._until = client, slot, until
+
+    def cancel(self) -> bool:
+        """Returns whether the request is cancelled; False if its answer has come."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._client._cancel(self)
+        return cancelled
+
+
+class BatcherClient:
+    """One process's connection to the batcher of that name, which its user's model serves.
+
+    name: of the batcher. address: as in `open`; no private daemon is started. in_flight: requests that may wait for
+    answers at a time, 3 to 64. max_request_bytes: of each encoded image; the batcher may allow less. The daemon's memory
+    for requests is in_flight times that, charged to the user, of which only what is used is allocated.
+
+    Threads: any. A forked child cannot use it, and may close its own. Errors: `pinfeed.Error`; NotFoundError if the user
+    has no such batcher. When the batcher ends, or the daemon, requests in flight fail with UnavailableError, and so does
+    `submit`: make another client. ``with`` closes it, and so does dropping it and its futures.
+    """
+
+    def __init__(self, name: str, *, address: Optional[str] = None, in_flight: int = 16, max_request_bytes: int = 512 * 1024) -> None:
+        checks = Checks()
+        name = checks.title("name", name)
+        in_flight = checks.integer("in_flight", in_flight, _MIN_SLOTS, _MAX_SLOTS)
+        max_request_bytes = checks.integer("max_request_bytes", max_request_bytes, 1, UINT32_MAX)
+        checks.address(address)
+        checks.raise_faults()
+        self._name = name
+        chosen = daemon.address_for(address, _OPEN_TIMEOUT_S, common("BatcherClient", name))
+        place = join(chosen, {"name": name, "slots": in_flight, "max_request_bytes": max_request_bytes})
+        self._stride, self._room = int(place["slot_stride"]), int(place["max_request_bytes"])
+        self._answer_offset = int(place["answer_offset"])
+        self._array: Optional[Dict[str, Any]] = place.get("array")
+        self._link = Link(place)
+        self._lock = threading.RLock()  # taken by itself: a signal handler that raises while Condition's own `with` begins would leave it locked
+        self._changed = threading.Condition(self._lock)
+        self._free: List[int] = list(range(in_flight))
+        self._futures: Dict[int, RequestFuture] = {}
+        self._ended: Optional[BaseException] = None
+        weakref.finalize(self, self._link.hang_up)
+        self._thread = threading.Thread(target=_receive, args=(weakref.ref(self), self._link), name="pinfeed-answers", daemon=True)
+        self._thread.start()
+
+    def submit(self, data: Any, *, deadline: float = 30.0, timeout: Optional[float] = None) -> RequestFuture:
+        """Sends a request: bytes of an image file, or an array of the batcher's dtype and shape.
+
+        deadline: seconds until an answer must have come; then the future raises DeadlineExceededError. timeout: seconds
+        to wait while in_flight requests are on their way; then ResourceExhaustedError. None: as long as the deadline. A
+        callback of a future, which holds up all later answers, does not wait.
+        If the daemon's queue is full, or the request cannot be decoded, the future raises.
+        """
+        if self._link.is_parents():
+            raise Error(Code.FAILED_PRECONDITION, "submit: a forked child cannot use its parent's BatcherClient: make one in the child")
+        checks = Checks()
+        deadline = checks.seconds("deadline", deadline, 0.001)
+        if timeout is not None:
+            timeout = checks.seconds("timeout", timeout, 0, ", or None for the deadline")
+        if not checks.faults and deadline > _MAX_DEADLINE_S:
+            checks.refuse("deadline", deadline, "at most a day, in seconds")
+        checks.raise_faults()
+        content = self._content(data)
+        until = time.monotonic() + deadline
+        slot = self._take_slot(deadline if timeout is None else min(timeout, deadline))
+        future = RequestFuture(self, slot, until)
+        at = slot * self._stride
+        sent: List[int] = []
+        try:
+            self._link.memory[at : at + content.nbytes] = content
+            with self._lock:
+                self._check()
+                self._futures[slot] = future
+                left = max(until - time.monotonic(), 0.000001)
+                self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
+        except BaseException:
+            if not sent:  # else the slot becomes free with the answer
+                with self._lock:
+                    self._futures.pop(slot, None)
+                    self._free.append(slot)
+                    self._changed.notify()
+            raise
+        return future
+
+    def close(self) -> None:
+        """Ends the connection. Requests in flight fail. May be called twice."""
+        if self._link.is_parents():
+            self._link.close()
+            return
+        self._link.hang_up()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            with self._lock:
+                self._link.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, exc_type: Optional[Type[BaseException]], exc: Optional[BaseException], traceback: Any) -> None:
+        self.close()
+
+    def _content(self, data: Any) -> memoryview:
+        if self._array is not None:
+            import numpy
+
+            if isinstance(data, numpy.ma.MaskedArray):
+                raise InvalidArgumentError(Code.INVALID_ARGUMENT, "submit: the array is masked: give its filled()")
+            given = numpy.asarray(data)
+            given = given.astype(given.dtype.newbyteorder("="), copy=False)
+            shape = tuple(int(length) for length in self._array.get("shape", ()))
+            if given.dtype.name.upper() != self._array["dtype"] or given.shape != shape:
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT,
+                    f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {given.dtype.name} {given.shape}",
+                )
+            return memoryview(given.tobytes())
+        try:
+            content = memoryview(data).cast("B")
+        except TypeError:
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"submit: {type(data).__name__} is not the bytes of an image file") from None
+        if not 0 < content.nbytes <= self._room:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"submit: the request has {content.nbytes} bytes, and this client has room for 1 to {self._room} (its max_request_bytes)",
+            )
+        return content
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
+
+    def _take_slot(self, timeout: float) -> int:
+        with self._lock:
+            if threading.current_thread() is self._thread:  # a callback of a future: it would wait for itself
+                timeout = 0
+            if not self._changed.wait_for(lambda: self._free or self._ended is not None, timeout):
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"submit: {len(self._futures)} requests of this client are on their way (in_flight), and none was answered within {timeout:g} s",
+                )
+            self._check()
+            return self._free.pop()
+
+    def _cancel(self, future: RequestFuture) -> None:
+        if self._link.is_parents():
+            return
+        with self._lock:
+            if self._ended is None and self._futures.get(future._slot) is future:
+                try:
+                    self._link.send(CANCEL, slot=future._slot)
+                except UnavailableError:
+                    pass  # the thread below learns it too
+
+    def _check_daemon(self) -> None:
+        """Raises if the daemon should have answered a request long ago."""
+        with self._lock:
+            first = min((future._until for future in self._futures.values()), default=None)
+        if first is not None and time.monotonic() > first + HANGS_S:
+            raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
+
+    def _on_frame(self, frame: Optional[Frame]) -> None:
+        if frame is None:
+            self._check_daemon()
+            return
+        with self._lock:
+            future = self._futures.pop(frame.slot, None)
+            if future is None:
+                raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
+            at = frame.slot * self._stride + self._answer_offset
+            answer = self._link.memory[at : at + frame.bytes]
+            self._free.append(frame.slot)
+            self._changed.notify()
+        if not future.set_running_or_notify_cancel():
+            return
+        if frame.code:
+            future.set_exception(make_error(frame.code, frame.text))
+        else:
+            future.set_result(bytes(answer))
+
+    def _on_end(self, error: BaseException) -> None:
+        with self._lock:
+            self._ended = error
+            lost = list(self._futures.values())
+            self._futures.clear()
+            self._changed.notify_all()
+        for future in lost:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))
+
+
+def _receive(client_of: "weakref.ref[BatcherClient]", link: Link) -> None:
+    """The thread that takes answers, until the connection ends or nobody has the client."""
+    try:
+        while True:
+            frame = link.receive()
+            client = client_of()
+            if client is None:
+                break
+            client._on_frame(frame)
+            del client, frame
+    except BaseException as error:  # whatever it is, also of a callback: no future waits for ever
+        link.hang_up()
+        client = client_of()
+        if client is not None:
+            client._on_end(error)
+            return
+    link.close()

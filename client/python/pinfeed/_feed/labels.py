@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labels of a whole dataset.
+
+In: the dataset of an open feed. Out: the field "label" of each sample, in the dataset's order. A feed of only that
+field reads them: in no format are images read, and the memory is that of a few small batches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, Callable, List
+
+from .._base import abi
+from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.rank import Rank
+from .connection import Opened
+from .spec import Spec, describe
+
+_FIELD = "label"
+_BATCH = 4096
+
+
+def read_labels(feed_class: Callable[[Opened], Any], dataset: Spec, fingerprint: str, address: str) -> List[Any]:
+    """Reads all labels. `feed_class` is `Feed`, `dataset` from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
+    spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
+    library = abi.load()
+    options = abi.OpenOptions()
+    library.pf_open_options_init(options, ctypes.sizeof(options))
+    options.address = os.fsencode(address)
+    options.spec_json = json.dumps(spec).encode("utf-8")
+    options.client_name = b"dataset.targets"
+    options.device = -1
+    handle = abi.FeedHandle(library)
+    result = library.pf_open(options, handle)
+    library.drain_log()
+    try:
+        library.check(result)
+    except InvalidArgumentError as error:
+        raise AttributeError(f"targets: {error}") from error
+    labels: List[Any] = []
+    with feed_class(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
+        feed._accelerate_checked = True  # it is not used by a training loop
+        if feed.fingerprint != fingerprint:
+            raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
+        for batch in feed:
+            if batch._fields != (_FIELD,):
+                raise Error(Code.UNIMPLEMENTED, "dataset.targets: the daemon is older than this package and cannot load a single field; update it")
+            labels += batch[0].tolist()
+        if len(labels) != feed.dataset_size:
+            raise Error(Code.INTERNAL, f"dataset.targets: {len(labels)} labels came for the {feed.dataset_size} samples of {describe(spec)}")
+    return labels

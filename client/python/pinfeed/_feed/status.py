@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's status and its datasets."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, Dict, Optional
+
+from .._base import abi, daemon
+from .._base.checks import Checks
+
+
+def status(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
+    """Returns what the daemon is doing: `pinfeed.v1.GetStatusResponse` as JSON. `address` is as in `open`. `timeout` is
+    in seconds.
+    """
+    return _call("pf_status_json", address, timeout)
+
+
+def datasets(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
+    """Returns the named datasets: `pinfeed.v1.ListDatasetsResponse` as JSON. `address` is as in `open`. `timeout` is in
+    seconds.
+    """
+    answer = _call("pf_datasets_json", address, timeout)
+    answer.setdefault("datasets", [])
+    return answer
+
+
+def _call(function: str, address: Optional[str], timeout: float) -> Dict[str, Any]:
+    checks = Checks()
+    checks.address(address)
+    checks.raise_faults()
+    library = abi.load()
+    text = ctypes.c_void_p()
+    result = getattr(library, function)(os.fsencode(daemon.address_for(address, timeout)), text)
+    library.drain_log()
+    library.check(result)
+    answer: Dict[str, Any] = json.loads(library.take_string(text))
+    return answer

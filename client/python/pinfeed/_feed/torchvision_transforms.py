@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users give as transforms, as this package's own.
+
+What comes in: objects of `pinfeed.transforms` or torchvision's (v1 and v2), one or several, also in a Compose.
+What goes out: a flat tuple of `pinfeed.transforms` objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Tuple, Type
+
+from .._base.checks import shown
+from .._base.errors import Code, InvalidArgumentError
+from ..transforms import Transform, refusal
+
+
+def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
+    """Transforms of this module or of torchvision, one or a sequence or a Compose of them, as a flat tuple of this module's.
+
+    Raises InvalidArgumentError for what the daemon has no counterpart of.
+    """
+    if transforms is None:
+        return ()
+    if isinstance(transforms, (str, bytes, dict)):
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
+        )
+    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
+        transforms = (transforms,)
+    flat: List[Transform] = []
+    for transform in transforms:
+        if isinstance(transform, (str, bytes, dict)):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f"transforms: {shown(transform)} is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)"
+            )
+        if isinstance(transform, Transform):
+            flat.append(transform)
+        elif isinstance(transform, type):
+            name = transform.__name__
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
+        elif type(transform).__name__ in ("Compose", "Sequential"):
+            members = getattr(transform, "transforms", transform)
+            flat.extend(normalize_transforms(members))
+        else:
+            flat.extend(_from_torchvision(transform))
+    return tuple(flat)
+
+
+def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
+    name = type(transform).__name__
+    for cls in _classes():
+        if name == cls.__name__ or name in cls.torchvision_names:
+            return (cls.from_torchvision(transform),)
+    if name in ("PILToTensor", "ToImage", "ToPureTensor", "Identity"):
+        return ()  # images leave the decoder as uint8 tensors
+    known = [cls.__name__ for cls in _classes()]
+    raise refusal(
+        transform,
+        f"the daemon has no such transform ({shown(transform)}). It has {', '.join(known[:-1])} and {known[-1]}; "
+        "apply others to the batches, random ones sample by sample: torchvision draws once a call",
+    )
+
+
+def _classes() -> List[Type[Transform]]:
+    return [cls for cls in Transform.__subclasses__() if cls.__module__ == Transform.__module__]

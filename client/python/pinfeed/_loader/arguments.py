@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that torch's DataLoader has, as it checks them.
+
+In: what the caller gave. Out: an error with torch's text, or nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.context
+import os
+import warnings
+from typing import Any
+
+from .._base.checks import UINT32_MAX, shown, to_integer, to_number
+from .._base.errors import Code, InvalidArgumentError
+from .._worker.fetch import Kind
+
+_ITERABLE = "DataLoader with IterableDataset: expected unspecified"
+
+
+def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
+    """Raises InvalidArgumentError. `timeout`: seconds; 0: none."""
+    workers, seconds = to_integer(num_workers), to_number(timeout)
+    if workers is None or not 0 <= workers <= UINT32_MAX:
+        raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}.")
+    if seconds is None or seconds < 0:
+        raise _fault(f"timeout option should be non-negative; it is {shown(timeout)}")
+    if seconds > 0 and workers == 0:
+        raise _fault("timeout option needs num_workers > 0: in the calling thread nothing can time out")
+    if workers == 0 and prefetch_factor is not None:
+        raise _fault(
+            "prefetch_factor option could only be specified in multiprocessing. Let num_workers > 0 to enable multiprocessing, otherwise set "
+            "prefetch_factor to None."
+        )
+    factor = 1 if prefetch_factor is None else to_integer(prefetch_factor)
+    if factor is None or factor < 1:
+        raise _fault(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
+    if persistent_workers and workers == 0:
+        raise _fault("persistent_workers option needs num_workers > 0")
+    if seeding not in ("sample", "worker", None):
+        raise _fault(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
+
+
+def check_order(kind: Kind, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
+    """Raises InvalidArgumentError for options that exclude each other."""
+    if kind is Kind.ITERABLE:
+        if shuffle not in (False, None):
+            raise _fault(f"{_ITERABLE} shuffle option, but got shuffle={shuffle}")
+        if sampler is not None:
+            raise _fault(f"{_ITERABLE} sampler option, but got sampler={sampler}")
+        if batch_sampler is not None:
+            raise _fault(f"{_ITERABLE} batch_sampler option, but got batch_sampler={batch_sampler}")
+    if sampler is not None and shuffle:
+        raise _fault("sampler option is mutually exclusive with shuffle")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise _fault("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+    elif batch_size is None and drop_last:
+        raise _fault("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+
+
+def context_of(context: Any, workers: int) -> Any:
+    """Returns the context that a value or a start method's name says; None: the default. Raises InvalidArgumentError or TypeError."""
+    if context is None:
+        return None
+    if not workers:
+        raise _fault(f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers={workers}")
+    if isinstance(context, str):
+        methods = multiprocessing.get_all_start_methods()
+        if context not in methods:
+            raise _fault(
+                f"multiprocessing_context option should specify a valid start method in {methods!r}, but got multiprocessing_context={context!r}"
+            )
+        context = multiprocessing.get_context(context)
+    if not isinstance(context, multiprocessing.context.BaseContext):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, but got "
+            f"multiprocessing_context={context}"
+        )
+    return context
+
+
+def warn_of_many_workers(workers: int) -> None:
+    """Warns the caller of who calls this, if there are more workers than CPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    if workers > cpus:
+        warnings.warn(
+            f"This DataLoader will create {workers} worker processes in total. Our suggested max number of worker in current system is "
+            f"{cpus}, which is smaller than what this DataLoader is going to create. Please be aware that excessive worker creation might get "
+            "DataLoader running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
+            stacklevel=3,
+        )
+
+
+def _fault(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, text)

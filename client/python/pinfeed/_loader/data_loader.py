@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loader for any Python dataset, in place of ``torch.utils.data.DataLoader``.
+
+In: that class's arguments. Out: what it yields.
+
+Long because: a fifth of it describes the class to its users.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import warnings
+import weakref
+from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, TypeVar, Union
+
+from .._base.checks import Checks, shown, to_integer
+from .._base.errors import Code, Error
+from .._base.gpu_errors import torch_fault, unusable
+from .._base.optional_torch import torch_or_none
+from .._feed.device import ordinal_of
+from .._worker.epoch_state import Epoch, Order, check_state
+from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset
+from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between
+from .._worker.rows import rows_of
+from .._worker.worker import Job
+from .arguments import check_order, check_workers, context_of, warn_of_many_workers
+from .images import LoaderImages, images_of
+from .iterator import LoaderIterator, SingleIterator
+from .samplers import InfiniteSampler, batches_of, default_sampler
+from .share import Share, share_of
+from .worker_iterator import WorkerIterator
+from .worker_pool import WorkerPool, this_process
+
+_Batch = TypeVar("_Batch", covariant=True)
+
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+_DEFAULT_PREFETCH = 2
+_MIN_BATCH_BYTES = 4096  # room for the message of an error
+
+
+class DataLoader(Generic[_Batch]):
+    """Takes what ``torch.utils.data.DataLoader`` takes and yields what it yields, from any Python dataset: change the
+    import and keep the code.
+
+    With num_workers=0 the calling thread loads, without a daemon. Otherwise worker processes write batches into memory
+    of the daemon, which this process maps. Batches are neither pickled nor sent through a pipe. A batch's tensors are
+    views of that memory, which is used again once all of them are gone. If the trainer keeps more than two batches,
+    further ones are copies.
+
+    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, with one
+    LargeBatchWarning, and the next epoch has room for it. The daemon charges that memory to the user; beyond what the user
+    may have, the batch is a ResourceExhaustedError with its indices and size. `max_batch_bytes` sets a fixed size instead: a
+    batch that needs more is such an error.
+
+    seeding="sample", for datasets with `__getitem__`: before each sample, the global generators of ``random``, NumPy and
+    torch are seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on
+    the number of workers, or on which worker loads a sample. `__getitems__` gets one seed for its batch. A worker that
+    dies is replaced, and its batch is loaded again. Three deaths at the same batch, or three in a row of the same
+    worker number without a batch in between, raise RuntimeError.
+
+    seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
+    default with a generator, and what iterable datasets always have. A worker that dies is replaced too: another one
+    continues from the generators' states behind its last batch. An iterable dataset needs `state_dict` and
+    `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError, as in torch.
+
+    With num_workers=0 nothing is seeded.
+
+    ragged, pad: for tensors, arrays and lists of numbers whose shapes differ between the samples of a batch. `ragged` has
+    names of them (keys, attributes or positions in a sample; True: all), which become a `Ragged` of their rows. `pad` is
+    a number to fill them up with, or a dict from names to numbers: each becomes one tensor as large as the largest, and
+    in a dict ``<key>_length`` is added, the number of rows of each. Others must have equal shapes, as in torch.
+
+    retry_after=T: a batch that takes a worker longer than T seconds goes to another worker too, which writes it to
+    other memory. The memory of the first worker is left alone until it is done or has ended. At most three workers try a
+    batch. A worker that hangs costs one of the batches in flight. None: a hung worker delays its batch for ever. Not
+    with seeding="worker" or iterable datasets.
+
+    share="broadcast" with `group` and `group_size`: so many processes of this host, each with a loader of the same
+    arguments, get the same batches, and each batch is made once, by a worker of one of them. Each member brings its
+    num_workers. When a member leaves, its workers finish what they have begun, and those of the others make the rest.
+    Every epoch begins when all members have begun it. Order and seeds must be the same in all of them, as by
+    torch.manual_seed or generator= with the same seed; dataset class, length, structure of a batch and `fingerprint` are
+    compared. Batches are copies. A batch larger than its place is an error: give max_batch_bytes then.
+
+    transforms: for samples that have an `EncodedImage` in place of a tensor. The daemon's threads decode and transform these
+    images, which become one tensor, as ``pinfeed.open(..., transforms=...)`` gives it. The transforms are those of `open`
+    (torchvision's too), and must give all images one shape. Random ones depend on the epoch's seed and the sample's index
+    only; if a sample has several images, or a batch a sample twice, each draws numbers of its own. Needs workers and the
+    default collation. `max_encoded_bytes`: for the files' bytes, or the paths, of one batch; default: twice those of the first
+    batch. A batch that has more raises ResourceExhaustedError. `max_batch_bytes` is then without these and without the
+    decoded images. An image that cannot be used raises an error in place of its batch that names the sample and the path,
+    and the loop may go on. With on_bad_sample="zero" it is zeros, and a warning is logged.
+
+    device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
+    loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
+    effect. A GPU that cannot be used is an error before a worker starts. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
+    batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
+    order. address: the daemon's socket, as for `open`.
+
+    `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one.
+    """
+
+    dataset: Any
+    batch_size: Optional[int]
+    num_workers: int
+    prefetch_factor: Optional[int]
+    persistent_workers: bool
+    pin_memory: bool
+    pin_memory_device: str
+    drop_last: bool
+    timeout: float
+    sampler: Any
+    batch_sampler: Any
+    collate_fn: Callable[[Any], Any]
+    generator: Any
+    _batched: bool
+    _kind: Kind
+    _capacity: int  # of a batch, once known; else 0
+    _warned_of_size: bool  # a batch did not fit into a slot
+    _structure: str  # of a batch, once known, if others share it
+    _max_batch_bytes: int  # 0: what the first batch needs
+    _retry_after: float  # 0: never
+    _share: Optional[Share]
+    _encoded: Optional[LoaderImages]
+    _epochs: int  # that began
+    _address: Optional[str]
+    _ordinal: int  # of the GPU that gets the batches; -1: the host
+    _len_called: Optional[int]
+    __initialized = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: Optional[int] = 1,
+        shuffle: Optional[bool] = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Optional[Callable[[Any], Any]] = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Optional[Callable[[int], Any]] = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: Optional[int] = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        device: Any = None,
+        max_batch_bytes: Optional[int] = None,
+        seeding: Optional[str] = None,
+        ragged: Any = None,
+        pad: Any = None,
+        retry_after: Optional[float] = None,
+        share: Optional[str] = None,
+        group: Optional[str] = None,
+        group_size: Optional[int] = None,
+        fingerprint: Optional[str] = None,
+        transforms: Any = None,
+        max_encoded_bytes: Optional[int] = None,
+        on_bad_sample: Optional[str] = None,
+        address: Union[str, "os.PathLike[str]", None] = None,
+    ) -> None:
+        self._kind = kind_of_dataset(dataset)
+        self.dataset = dataset
+        check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
+        self.num_workers = num_workers = to_integer(num_workers) or 0
+        factor = to_integer(prefetch_factor)
+        self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
+        self.persistent_workers = persistent_workers
+        self.timeout = timeout
+        self.multiprocessing_context = multiprocessing_context
+        check_order(self._kind, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.worker_init_fn = worker_init_fn
+        self.in_order = in_order
+        self.generator = generator
+        if batch_sampler is not None:
+            batch_size = None
+            drop_last = False
+        if sampler is None:
+            sampler = InfiniteSampler() if self._kind is Kind.ITERABLE else default_sampler(dataset, bool(shuffle), generator)
+        if batch_size is not None and batch_sampler is None:
+            batch_sampler = batches_of(sampler, batch_size, drop_last)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self._batched = batch_sampler is not None
+        self.collate_fn = default_function(self._batched) if collate_fn is None else collate_fn
+        checks = Checks()
+        self._rows = rows_of(checks, ragged, pad)
+        if self._rows is not None and (collate_fn is not None or not self._batched):
+            name = "ragged" if self._rows.ragged else "pad"
+            checks.add(name, "applies to batches that are collated by default: omit collate_fn, and give a batch_size")
+        elif self._rows is not None:
+            self.collate_fn = functools.partial(collate, rows=self._rows)
+
+        default = ', the default with generator= (give seeding="sample")' if seeding is None else ""
+        if seeding is None:
+            seeding = "sample" if generator is None or share is not None else "worker"
+        self._lane_options: Optional[LaneOptions] = None
+        if num_workers and (seeding == "worker" or self._kind is Kind.ITERABLE):
+            self._lane_options = LaneOptions(self._kind, batch_size or 1, drop_last)
+
+        self._max_batch_bytes = 0
+        if max_batch_bytes is not None:
+            limit = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+            self._max_batch_bytes = max(limit, _MIN_BATCH_BYTES)
+        checks.address(address)
+        self._retry_after = 0.0
+        if retry_after is not None:
+            self._retry_after = checks.seconds("retry_after", retry_after, 0.001, ", or None")
+        self._share = share_of(checks, share, group, group_size, fingerprint)
+        for name, value in (("retry_after", retry_after), ("share", share)):
+            if value is not None and not num_workers:
+                checks.add(name, f"{shown(value)} needs num_workers > 0")
+            elif value is not None and self._lane_options is not None:
+                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
+                checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
+        self._encoded = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
+        self._ordinal = ordinal_of(checks, device)
+        checks.raise_faults()
+        if self._ordinal >= 0 and torch_or_none() is None:
+            raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
+        self._address = None if address is None else os.fspath(address)
+        self._len_called = None
+        self._capacity = self._max_batch_bytes
+        self._warned_of_size = False
+        self._pool: Optional[WorkerPool] = None  # persistent workers
+        self._structure = ""
+        self._epochs = 0
+        self._repeat: int = 0  # epochs that began with the persistent workers' seed
+        self._base_seed = 0
+        self._loaded: Optional[Dict[str, Any]] = None
+        self._running: Callable[[], Optional[LoaderIterator]] = _nothing
+        self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
+        self.__initialized = True
+        warn_of_many_workers(self.num_workers)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes are started: a context of `multiprocessing`, or None for its default."""
+        return self.__context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, context: Any) -> None:
+        self.__context = context_of(context, self.num_workers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__initialized and name in _FIXED:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
+
+    # ---- Iterating ----
+
+    def __len__(self) -> int:
+        """Batches per epoch: those of the sampler; for an iterable dataset, what its length says."""
+        if self._kind is Kind.ITERABLE:
+            length = self._len_called = len(self.dataset)
+            if self.batch_size is None:
+                return length
+            return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+        return len(self._index_sampler)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler if self._batched else self.sampler
+
+    @property
+    def _recipe(self) -> Recipe:
+        default = self._rows is not None or (
+            self._batched and self.collate_fn is default_function(True) and (self._encoded is not None or collates_as_delivered())
+        )
+        return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
+
+    def _order(self) -> Order:
+        samples = numbers = None
+        if self._kind is not Kind.ITERABLE:
+            with contextlib.suppress(Exception):  # whatever a length raises
+                samples = len(self.dataset)
+            seeding = "sample" if self._lane_options is None else "worker"
+            numbers = f'num_workers > 0, seeding="{seeding}"' if self.num_workers else "num_workers=0"
+        return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before. After
+        an error the position is as before.
+        """
+        position = self._loaded, self._left
+        try:
+            return self._new_iterator()
+        except BaseException:
+            self._loaded, self._left = position
+            raise
+
+    def _get_iterator(self) -> Iterator[_Batch]:
+        """What subclasses of torch's class call for another epoch."""
+        return DataLoader.__iter__(self)
+
+    def _new_iterator(self) -> Iterator[_Batch]:
+        if self._share is None:
+            self._check_gpu()
+        running = self._running()
+        if self.persistent_workers and running is not None and not running.over:
+            running.close()
+            running.superseded = True
+        epoch = self._begin()
+        iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
+        if self._share is not None:
+            try:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
+                self._check_gpu()
+            except BaseException:
+                iterator.close()
+                raise
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _check_gpu(self) -> None:
+        fault = torch_fault(self._ordinal) if self._ordinal >= 0 else None
+        if fault is not None:
+            raise unusable(f'DataLoader: device="cuda:{self._ordinal}"', fault, "Without device, batches stay in the host's memory")
+
+    def _begin(self) -> Epoch:
+        state, lanes = self._loaded, None
+        order = self._order()
+        if state is not None and self._lane_options is not None and self._pool is not None:
+            self._pool.stop()  # its workers stand elsewhere
+        self._starts()  # which may raise: now, and not when an epoch has begun
+        if state is not None and state["running"]:
+            epoch = order.resume(state)  # if it raises, the state stays
+            self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
+        else:
+            if state is not None:
+                order.set_between(state)
+                if self.persistent_workers and "repeat" in state:
+                    self._repeat, self._base_seed = state["repeat"], state["base_seed"]
+                lanes = self._lanes_of(state)
+            epoch = order.begin(self._repeat, self._base_seed, lanes)
+            self._base_seed = epoch.base_seed
+        self._loaded = self._left = None
+        self._repeat = self._repeat + 1 if self.persistent_workers else 0
+        self._epochs += 1
+        return epoch
+
+    def _starts(self) -> Optional[List[bytes]]:
+        """Returns in which state each persistent worker begins the next epoch. None: others do, or an epoch does not depend on the one before."""
+        if self._pool is not None and self._pool.stopped:
+            self._pool, self._repeat = None, 0  # others need a seed of their own
+        if self._pool is None or self._lane_options is None:
+            return None
+        return self._pool.starts(self.timeout)
+
+    def _lanes_of(self, state: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """Returns what a state between two epochs has of lanes that this loader's workers continue."""
+        lanes: Optional[Dict[str, Any]] = state.get("lanes")
+        if lanes is None or (self.num_workers and (self._lane_options is None or not self.persistent_workers)):
+            return None
+        if lanes["workers"] == self.num_workers and (self.num_workers or self._kind is Kind.ITERABLE):
+            return lanes
+        if self._kind is Kind.ITERABLE and has_state(self.dataset):
+            warnings.warn(
+                f"the state is from between two epochs of a loader with num_workers={lanes['workers']}, and this one has {self.num_workers}: the dataset begins "
+                "the epoch without the state that each worker's copy had. Use the same number, or load a state into the dataset",
+                stacklevel=4,
+            )
+        return None
+
+    def _start_workers(self, base_seed: int) -> WorkerPool:
+        """Returns the workers of an epoch: persistent ones that were started before, or new ones."""
+        if self._pool is not None and not self._pool.stopped:
+            return self._pool
+        shared = self._share is not None
+        grows = not self._max_batch_bytes and not shared and self._encoded is None  # the daemon sees what is in slots only
+        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared, shared or self._retry_after > 0)
+        pool = WorkerPool(self.multiprocessing_context, job)
+        if self.persistent_workers:
+            self._pool = pool
+        return pool
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """A copy has no workers and no iterator, but a loaded position."""
+        return {**self.__dict__, "_pool": None, "_running": _nothing}
+
+    # ---- Position ----
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns the position, for a checkpoint: after the last batch yielded, also of an epoch that was left before its
+        end, or between two epochs. Datasets are not part of it.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        running = self._running()
+        if running is not None and not running.over:
+            return running.state_dict()
+        if self._left is not None:
+            return self._left
+        starts, lanes = self._starts(), None
+        if starts is not None:
+            lanes = saved_between(starts)
+        elif not self.num_workers and self._kind is Kind.ITERABLE and has_state(self.dataset):
+            with contextlib.suppress(NotImplementedError):  # a base class has a state, this one does not
+                lanes = saved_stream_between(self.dataset)
+        return self._order().state_between(self._repeat, self._base_seed, lanes)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without
+        loading them, except those of an iterable dataset without a state of its own, which is read again from its start.
+        The arguments and the dataset must be the same.
+        """
+        checked = check_state(state, self._order())
+        check_saved(checked.get("lanes"))
+        self._loaded = checked
+
+
+def _nothing() -> None:
+    """Stands for a dead reference to an iterator."""

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first batch of a feed, which says how large its slots are.
+
+In: the batch's number. Out: its size, from the first worker that has made it, or the exception that it raised.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from multiprocessing.connection import wait
+from typing import Any, Dict, List, Optional, Tuple
+
+from .._feed.connection import logger
+from .._worker.lanes import Lanes
+from .worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
+
+_MAX_WORKERS = 3  # that make it, as the daemon lets at most three fill a slot with a batch
+
+
+class FirstBatch:
+    """Has workers make a batch in their own memory: one, and another one each time that `retry_after` seconds have
+    passed. All of them are listened to. Borrows the pool, which nobody else uses meanwhile. Threads: one.
+    """
+
+    def __init__(self, pool: WorkerPool, retry_after: float, timeout: float, lanes: Optional[Lanes]) -> None:
+        """`retry_after`, `timeout`: 0: never. With `lanes`, only one worker can make the batch."""
+        self._pool = pool
+        self._lanes = lanes
+        self._retry_s = retry_after or math.inf
+        self._timeout_s = timeout or math.inf
+        self._most = min(_MAX_WORKERS, len(pool.pipes)) if retry_after and lanes is None else 1
+        self._number = -1
+        self._asked: List[int] = []
+        self._asked_at = 0.0  # the latest of them
+        self._answered = 0  # the worker that is asked first
+
+    def begin(self, number: int) -> None:
+        """Asks the first worker for a batch."""
+        self._asked.clear()
+        self._ask(self._answered if self._lanes is None else number, number)
+        self._number = number  # not before: a signal handler may raise
+
+    def take(self, number: int) -> Optional[Tuple[Any, ...]]:
+        """Returns ("measured", generation, number, bytes, structure), or ("failed", generation, number, memory) with the
+        memory of an exception. None after `timeout` seconds; it may be called again. Raises RuntimeError if workers keep
+        dying.
+        """
+        if number != self._number:
+            self.begin(number)
+        try:
+            return self._await(number)
+        except BaseException:
+            self._number = -1  # a signal handler may have cost the worker's message: it is asked again
+            raise
+
+    def _await(self, number: int) -> Optional[Tuple[Any, ...]]:
+        deaths: List[str] = []
+        until = time.monotonic() + self._timeout_s
+        while True:
+            retry = self._asked_at + self._retry_s if len(self._asked) < self._most else math.inf
+            patience = min(until, retry) - time.monotonic()
+            pipes: Dict[Any, int] = {self._pool.pipes[worker]: worker for worker in self._asked}
+            ends: Dict[Any, int] = {self._pool.ends[worker]: worker for worker in self._asked}
+            ready = wait([*pipes, *ends], None if patience == math.inf else max(patience, 0))
+            dead = {ends[each] for each in ready if each in ends}
+            for worker in [pipes[each] for each in ready if each in pipes]:
+                try:
+                    message = self._pool.receive(worker)
+                except (EOFError, OSError):
+                    dead.add(worker)
+                    continue
+                if message is not None and message[0] == "one-off":  # of an earlier epoch
+                    os.close(message[-1])
+                elif message is not None and message[1:3] == (self._pool.generation, number):  # others are about earlier epochs
+                    self._answered = worker
+                    self._number = -1
+                    return message
+            for worker in sorted(dead):
+                deaths.append(self._pool.describe_death(worker))
+                if len(deaths) >= MAX_DEATHS:
+                    raise worker_deaths(deaths)
+                if self._lanes is not None:
+                    self._lanes.check(worker, deaths[-1], first_batch=True)
+                self._pool.replace(worker)
+                self._send(worker, number)
+            if not ready and time.monotonic() >= retry:
+                logger.warning("no worker has made batch %d of the DataLoader within retry_after; the next worker makes it too", number)
+                self._ask(self._asked[0] + len(self._asked), number)
+            elif not ready and time.monotonic() >= until:
+                return None
+
+    def _ask(self, worker: int, number: int) -> None:
+        worker %= len(self._pool.pipes)
+        self._asked.append(worker)
+        self._asked_at = time.monotonic()
+        self._send(worker, number)
+
+    def _send(self, worker: int, number: int) -> None:
+        self._pool.send(worker, "measure", self._pool.generation, number)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the iterators of a loader have in common, and the one that loads in the calling thread.
+
+In: a loader and the epoch that begins. Out: its batches, in the sampler's order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
+
+from .._base.errors import Code, InvalidArgumentError
+from .._worker.epoch_state import Epoch
+from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded
+from .._worker.lanes import open_stream, saved_stream
+from .._worker.seeding import global_states, set_global_states
+from .device_copies import mover
+from .pinning import pinner
+
+if TYPE_CHECKING:
+    from .data_loader import DataLoader
+
+
+class LoaderIterator(Iterator[Any]):
+    """One epoch of a loader. Threads: one."""
+
+    _SHARED_LENGTH = ""
+
+    def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
+        self._loader = loader
+        self._epoch = epoch
+        on_gpu = loader._ordinal >= 0 and loader._share is None
+        # What becomes of a batch in the calling thread.
+        self._finish = None if on_gpu else pinner(loader.pin_memory, loader.pin_memory_device)
+        if loader._ordinal >= 0 and not on_gpu:
+            self._finish = mover(loader._ordinal)
+        self._yielded = epoch.first
+        self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
+        self._pending: Any = None  # counted as yielded, and not yet with the caller
+        self._number_of_epochs = loader._epochs
+        self._complete = False
+        self.superseded = False  # ended by the loader's next iterator
+        self.over = False
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self._epoch.state(self._yielded)
+
+    def close(self) -> None:
+        """Ends the epoch early."""
+        self._leave()
+        self.over = True
+
+    def _leave(self) -> None:
+        """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
+        if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
+            self._loader._left = self.state_dict()
+
+    def __next__(self) -> Any:
+        if self.over:
+            if self.superseded:
+                raise RuntimeError("this iterator was ended by a newer one: with persistent_workers a DataLoader has one iterator at a time")
+            raise StopIteration
+        try:
+            batch = self._next()
+        except StopIteration:
+            self._complete = True
+            self.close()
+            raise
+        if self._finish is not None:
+            try:
+                batch = self._finish(batch)
+            except Exception:
+                self._pending = None
+                raise
+        self._pending = None
+        return batch
+
+    def _next(self) -> Any:
+        raise NotImplementedError
+
+    def _check_length(self) -> None:
+        """Warns if more batches have been yielded than the dataset's length said."""
+        if self._expected is not None and self._yielded > self._expected:
+            warnings.warn(
+                f"Length of IterableDataset {self._loader.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
+                f"{self._yielded} samples have been fetched. {self._SHARED_LENGTH}",
+                stacklevel=4,
+            )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: make it in the process that uses it")
+
+
+class SingleIterator(LoaderIterator):
+    """Loads in the calling thread, without a daemon and without other seeds, as torch does."""
+
+    def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
+        super().__init__(loader, epoch)
+        self._recipe = loader._recipe
+        # No signal handler runs between the number and the indices.
+        self._numbered = zip(itertools.count(epoch.first), epoch.indices)
+        if loader._ordinal >= 0:
+            self._finish = mover(loader._ordinal)
+        self._stream: Optional[IterableFetcher] = None
+        if loader._kind is Kind.ITERABLE:
+            if not epoch.first:
+                epoch.start["stream"] = global_states()
+            self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
+
+    def _open(self) -> IterableFetcher:
+        loader = self._loader
+        return open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+
+    def _read_again(self) -> IterableFetcher:
+        """Reads a dataset without a state up to where the epoch continues, with the random numbers that the epoch began with. The global generators are
+        afterwards as before.
+        """
+        first, start = self._epoch.first, self._epoch.start
+        before = global_states()
+        try:
+            set_global_states(start.get("stream", before))
+            stream = self._open()
+            set_global_states(start.get("first_draw", before))
+            stream.fetch(self._loader.batch_size or 1)
+            drawn = pickle.dumps(global_states())
+            for _ in range(1, first):
+                stream.fetch(self._loader.batch_size or 1)
+            if drawn != pickle.dumps(global_states()):
+                warnings.warn(
+                    "the dataset has no state and is read again up to the loaded position. It draws random numbers while it is read, from generators that the "
+                    "program uses as well: if its order depends on them, samples are lost or repeated. Give the dataset state_dict() and load_state_dict(), or "
+                    "a generator of its own that it seeds when it begins",
+                    stacklevel=5,
+                )
+            return stream
+        except StopIteration:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f"the dataset ends before batch {first}, where the state is to continue: give the dataset that it is from"
+            ) from None
+        finally:
+            set_global_states(before)
+
+    def __del__(self) -> None:
+        if "over" in self.__dict__:
+            self._leave()
+
+    def state_dict(self) -> Dict[str, Any]:
+        stream = None if self._stream is None else self._stream.state()
+        return self._epoch.state(self._yielded, None if stream is None else saved_stream(stream))
+
+    def _next(self) -> Any:
+        if self._epoch.first == self._epoch.drawn.batches == 0:
+            # Samplers draw their order for the first batch. Unlike workers' loaders, this one asks for it only when the trainer does.
+            self._epoch.start["first_draw"] = global_states()
+        number, indices = next(self._numbered)
+        self._epoch.drawn.add(number, indices)
+        try:
+            batch = self._load(indices)
+        except Exception:
+            if self._stream is None:
+                self._yielded = number + 1  # the next call returns the next batch
+            raise
+        if self._stream is None:  # also behind a batch that an interrupt has cost
+            self._yielded = number + 1
+        self._check_length()
+        return batch
+
+    def _load(self, indices: Any) -> Any:
+        if self._stream is None:
+            samples = load(self._recipe, indices)
+        else:
+            samples = self._stream.fetch(self._loader.batch_size or 1)
+            self._yielded += 1  # though the rest may raise: the dataset has gone on
+        refuse_encoded(samples, self._recipe.batched)
+        try:
+            return self._loader.collate_fn(samples)
+        except (RuntimeError, TypeError) as error:
+            if self._recipe.collate_fn is None and self._recipe.rows is None:
+                explain(samples, error)
+            raise

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies a batch to page-locked memory, as torch's DataLoader does for ``pin_memory=True``."""
+
+from __future__ import annotations
+
+import collections.abc
+import warnings
+from typing import Any, Callable, Optional, Tuple
+
+from .._base.optional_torch import torch_or_none
+
+
+def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
+    """Returns the function that a loader with these arguments applies to its batches, or None. Warns if page-locked
+    memory was asked for and there is no accelerator.
+    """
+    if not pin_memory:
+        if device:
+            warnings.warn("pin_memory_device is set but pin_memory is not: the batches are not pinned. Set pin_memory=True", stacklevel=4)
+        return None
+    torch = torch_or_none()
+    if torch is None or not (device or torch.cuda.is_available()):
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+        return None
+    return lambda batch: pin(batch, device or None, torch.Tensor)
+
+
+def pin(data: Any, device: Optional[str], tensor_type: Any) -> Any:
+    """Returns `data` with its tensors in page-locked memory."""
+    return convert_tensors(data, tensor_type, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory")
+
+
+def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = ()) -> Any:
+    """Returns `data` with `convert` applied to its tensors. Other objects that have the method are asked for it. Plain
+    tuples become lists, as in torch.
+    """
+
+    def converted(data: Any) -> Any:
+        if isinstance(data, tensor_type):
+            return convert(data)
+        if hasattr(data, method):
+            return getattr(data, method)(*arguments)
+        if isinstance(data, (str, bytes)):
+            return data
+        if isinstance(data, collections.abc.Mapping):
+            return _rebuilt(data, {key: converted(value) for key, value in data.items()})
+        if isinstance(data, tuple) and hasattr(data, "_fields"):
+            return type(data)(*map(converted, data))
+        if isinstance(data, collections.abc.Sequence):
+            members = list(map(converted, data))
+            return members if isinstance(data, tuple) else _rebuilt(data, members)
+        return data
+
+    return converted(data)
+
+
+def _rebuilt(data: Any, content: Any) -> Any:
+    """Returns the content in a container of the same type, or as it is if that type cannot be made of it."""
+    try:
+        return type(data)(content)
+    except TypeError:
+        return content

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker processes of a loader.
+
+In: a job and how processes are started. Out: processes with a pipe to each; what they send is read by others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import multiprocessing
+import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
+import operator
+import os
+import signal
+import time
+import weakref
+from multiprocessing import reduction
+from multiprocessing.connection import wait
+from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
+
+from .._base.errors import Code, DeadlineExceededError
+from .._feed.connection import logger
+from .._worker.index_log import IndexLog
+from .._worker.lanes import Lanes, LaneState
+from .._worker.producer import pidfd_open
+from .._worker.worker import Job, process_start_time, worker_main
+
+# How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
+_EXIT_PATIENCE_S = 5.0
+_KILL_PATIENCE_S = 1.0
+_SLICE_S = 1.0  # of waiting
+_PATIENCE_S = 30.0  # before a warning
+
+MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
+
+_pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
+
+
+def this_process() -> Tuple[int, int]:
+    """Returns the process id and the start time."""
+    return os.getpid(), process_start_time(os.getpid())
+
+
+class WorkerPool:
+    """Worker processes, the trainer's ends of their pipes, and a pidfd of each: `processes[n]`, `pipes[n]` and `ends[n]`
+    belong to worker n. Neither a pipe nor a sentinel of multiprocessing tells the end of a worker for sure: a child that
+    it forked may keep the other end open.
+
+    Owns all of them. Threads: one at a time. In a forked child it is void, and its pipes are closed.
+    """
+
+    def __init__(self, context: Any, job: Job) -> None:
+        self._context = context if context is not None else multiprocessing
+        self._job = job
+        self._owner = os.getpid()
+        self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
+        self._starts: Dict[int, bytes] = {}  # of the next epoch's lanes, by worker, behind the end of one
+        self._ending = False  # and not begun another one
+        self.pipes: List[Any] = []
+        self.processes: List[Any] = []
+        self.ends: List[int] = []  # -1: there is no process
+        self._begun: List[Optional[Tuple[Any, ...]]] = [None] * job.num_workers  # messages whose descriptor is still to come
+        self.stopped = False
+        self.generation = 0  # counts epochs and feeds, to tell what a message is about
+        _pools.add(self)
+        try:
+            for number in range(job.num_workers):
+                self.pipes.append(None)
+                self.processes.append(None)
+                self.ends.append(-1)
+                self._start(number)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, number: int) -> None:
+        ours, theirs = self._context.Pipe()
+        self.pipes[number] = ours  # from here on, a forked child closes it
+        try:
+            process = self._context.Process(
+                target=worker_main, args=(theirs, number, self._job), name=f"pinfeed-worker-{number}", daemon=True
+            )
+            process.start()
+            self.processes[number] = process
+            self.ends[number] = _end_of(process)
+        finally:
+            theirs.close()
+
+    def begin_epoch(self, seed: int, first: int, lanes: Optional[Lanes], log: IndexLog) -> None:
+        """Gives all workers, also those that start later, the epoch's seed and index log. `lanes` has what is known of
+        each worker's lane. The caller keeps it up to date.
+        """
+        continues = self._epoch is None  # otherwise they stand where the epoch begins
+        self.generation += 1
+        self._starts, self._ending = {}, False
+        self._epoch = seed, first, lanes, log
+        for number in range(len(self.pipes)):
+            self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
+
+    @property
+    def _lanes(self) -> Optional[Lanes]:
+        return None if self._epoch is None else self._epoch[2]
+
+    def _send_epoch(self, number: int, state: LaneState) -> None:
+        if self._epoch is None:
+            return
+        seed, first, _, log = self._epoch
+        try:
+            self.pipes[number].send(("epoch", seed, first, state))
+            reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
+        except OSError:
+            pass  # it has ended, which its pidfd tells
+
+    def end_epoch(self, log: IndexLog) -> None:
+        """Tells workers with lanes that the epoch of this log is over, if it is their latest. They finish what they have been dealt of it: the log stays
+        open until the next one begins.
+        """
+        if self._epoch is None or self._epoch[3] is not log or self._ending:
+            return
+        self._ending = True
+        for number in range(len(self.pipes)):
+            self.send(number, "end")
+
+    def starts(self, timeout: float) -> List[bytes]:
+        """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Raises RuntimeError, and ends all workers, if others
+        cannot take the place of those that died.
+        """
+        if self._epoch is not None:
+            self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
+        deaths: List[str] = []
+        deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
+        begun = told = time.monotonic()
+        while missing := [number for number in range(len(self.pipes)) if number not in self._starts]:
+            ends = {self.ends[number]: number for number in missing}
+            ready = wait([*(self.pipes[number] for number in missing), *ends], _SLICE_S)
+            try:
+                dead = [number for number in missing if self.pipes[number] in ready and not self._receive_start(number)]
+                dead += [number for end, number in ends.items() if end in ready and self.pipes[number] not in ready]
+                for number in dead:
+                    deaths.append(self.describe_death(number))
+                    deaths_of[number] += 1
+                    if deaths_of[number] >= MAX_DEATHS:
+                        raise worker_deaths(deaths)
+                    if self._lanes is not None:
+                        self._lanes.check(number, deaths[-1])
+                    logger.warning("%s; another one takes its place", deaths[-1])
+                    self.replace(number)
+            except RuntimeError:
+                self.stop()
+                raise
+            now = time.monotonic()
+            if timeout and now - begun >= timeout:
+                raise DeadlineExceededError(Code.DEADLINE_EXCEEDED, f"DataLoader timed out after {timeout:g} seconds: {_unfinished(missing)}")
+            if now - told >= _PATIENCE_S:
+                told = now
+                logger.warning("the next epoch waits: %s", _unfinished(missing))
+        return [self._starts[number] for number in range(len(self.pipes))]
+
+    def _receive_start(self, number: int) -> bool:
+        """Receives a message of a worker that was told to end the epoch. Returns False if the worker has died."""
+        try:
+            message = self.receive(number)
+        except (EOFError, OSError):
+            return False
+        if message is not None and message[0] == "ended":
+            self._starts[number] = message[1]
+        elif message is not None and message[0] == "one-off":  # of the epoch that is over
+            os.close(message[-1])
+        return True
+
+    def send(self, number: int, *message: Any) -> None:
+        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
+        try:
+            self.pipes[number].send(message)
+        except OSError:
+            pass
+
+    def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
+        """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
+        caller owns. None: the descriptor is still to come, from a worker that may have been stopped in between; call this
+        when the pipe is ready again. Raises EOFError or OSError if the worker ended before.
+        """
+        pipe = self.pipes[number]
+        begun, self._begun[number] = self._begun[number], None
+        if begun is not None:
+            return (*begun, int(reduction.recv_handle(pipe)))
+        message: Tuple[Any, ...] = pipe.recv()
+        if message[0] != "one-off":
+            return message
+        self._begun[number] = message
+        return None
+
+    def replace(self, number: int) -> None:
+        """Starts another process in place of one that ended."""
+        self.processes[number].join()
+        self._close(number)
+        self._start(number)
+        self._send_epoch(number, None if self._lanes is None else self._lanes.place(number))
+        if self._ending:
+            self.send(number, "end")
+
+    def describe_death(self, number: int) -> str:
+        """Says how a worker ended whose pipe is closed or whose pidfd is ready."""
+        process = self.processes[number]
+        self._join_one(number, time.monotonic() + _KILL_PATIENCE_S)
+        if process.exitcode is None:  # it closed its pipe, and lives
+            process.kill()
+            process.join()
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}"
+        return f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}"
+
+    def deaths(self) -> List[str]:
+        """Says how each worker ended that has ended."""
+        return [self.describe_death(number) for number, process in enumerate(self.processes) if not process.is_alive()]
+
+    def stop(self) -> None:
+        """Ends the workers and waits for them. Terminates those that take too long."""
+        if self.stopped or os.getpid() != self._owner:
+            return
+        self.stopped = True
+        for number, process in enumerate(self.processes):
+            if process is not None:
+                self.send(number, "exit")
+        self._join(_EXIT_PATIENCE_S, None)
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
+        self._close_all()
+
+    def terminate(self) -> None:
+        """Ends the workers at once, when this process ends."""
+        if self.stopped or os.getpid() != self._owner:
+            return
+        self.stopped = True
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
+
+    def _join(self, patience_s: float, end: Optional[Callable[[Any], None]]) -> None:
+        """Waits for the workers that still live, after having called `end` with each."""
+        alive = [number for number, process in enumerate(self.processes) if process is not None and process.is_alive()]
+        if end is not None:
+            for number in alive:
+                end(self.processes[number])
+        until = time.monotonic() + patience_s
+        for number in alive:
+            self._join_one(number, until)
+
+    def _join_one(self, number: int, until: float) -> None:
+        process, end = self.processes[number], self.ends[number]
+        if end >= 0:
+            wait([end], max(0.0, until - time.monotonic()))
+        if process.is_alive():  # the fork server tells of it a little later
+            process.join(max(0.0, until - time.monotonic()))
+
+    def _close(self, number: int) -> None:
+        if self.pipes[number] is not None:
+            self.pipes[number].close()
+        self._begun[number] = None
+        end, self.ends[number] = self.ends[number], -1
+        if end >= 0:
+            os.close(end)
+
+    def _close_all(self) -> None:
+        for number in range(len(self.pipes)):
+            self._close(number)
+
+    def __del__(self) -> None:
+        if "processes" in self.__dict__:
+            self.stop()
+
+
+def _unfinished(workers: List[int]) -> str:
+    who = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {', '.join(map(str, workers))} have"
+    return f"{who} not finished the batches of the epoch before. py-spy shows what for"
+
+
+def worker_deaths(deaths: List[str]) -> RuntimeError:
+    """Returns the error after too many deaths."""
+    return RuntimeError(
+        f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. If they were "
+        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 the trainer shows where it happens, but a signal ends it"
+    )
+
+
+def _end_of(process: Any) -> int:
+    """Returns a descriptor that is ready once a process has ended."""
+    try:
+        return pidfd_open(process.pid)
+    except ProcessLookupError:  # a child of the fork server, which has collected it
+        return os.dup(process.sentinel)
+
+
+def _end_all() -> None:
+    for pool in list(_pools):
+        pool.terminate()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool._close_all()
+        pool.stopped = True  # the child has workers of its own
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

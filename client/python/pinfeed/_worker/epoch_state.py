@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a loader's epoch: its order and seed, kept so that a checkpoint can begin the same epoch again.
+
+In: a loader, and perhaps a loaded state. Out: an iterator over the indices of the epoch's batches.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextlib
+import copy
+import hashlib
+import itertools
+import warnings
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+
+from .._base.checks import shown, to_integer
+from .._base.errors import Code, InvalidArgumentError
+from .fetch import only_next
+from .seeding import draw_base_seed, global_states, mix, set_global_states
+
+VERSION = 1
+_NOTHING = object()
+_STATE_METHODS = ("get_state", "getstate", "bit_generator")  # of generators: torch's and NumPy's old ones, Python's, NumPy's
+_OTHER_SAMPLES = "it would skip other samples than those that were yielded"
+# What a state from the middle of an epoch must have in common with the loader that continues it: what to call it, and what happens otherwise.
+_REFUSED = {
+    "batch_size": ("batch_size", _OTHER_SAMPLES),
+    "shuffle": ("shuffle", _OTHER_SAMPLES),
+    "samples": ("len(dataset)", "a sampler may give another order then, in which some samples come twice and others never"),
+}
+
+
+class Drawn:
+    """What an epoch's sampler has given so far, as hashes. Threads: one."""
+
+    _KEPT = 8192  # hashes: more than batches are ever drawn and not yielded
+
+    def __init__(self) -> None:
+        self._hashes: "collections.deque[Tuple[int, Optional[str]]]" = collections.deque([(0, "")], self._KEPT)  # after 0, 1, ... batches
+
+    @property
+    def batches(self) -> int:
+        return self._hashes[-1][0]
+
+    def add(self, number: int, indices: Any) -> None:
+        """Adds a batch's indices, or its single index. Does nothing if they were added. If a signal handler kept it from adding those before,
+        the hashes from here on are not known.
+        """
+        batches, before = self._hashes[-1]
+        if number < batches:
+            return
+        data = _bytes_of(indices) if number == batches else None
+        self._hashes.append((number + 1, None if before is None or data is None else hashlib.blake2b(before.encode() + data, digest_size=8).hexdigest()))
+
+    def after(self, batches: int) -> Optional[str]:
+        """Returns the hash of the first batches. None: not known, as with keys that are no numbers."""
+        place = len(self._hashes) - 1 - (self.batches - batches)
+        return self._hashes[place][1] if 0 <= place < len(self._hashes) and self._hashes[place][0] == batches else None
+
+
+class Epoch(NamedTuple):
+    """An epoch that begins, or continues after `first` batches."""
+
+    indices: Iterator[Any]  # of the batches from `first` on
+    first: int
+    base_seed: int
+    repeat: int  # how many epochs began with this base_seed before
+    start: Dict[str, Any]  # for the state
+    drawn: Drawn  # the iterator's user adds what it takes of `indices`
+    lanes: Optional[Dict[str, Any]] = None  # of the state to continue
+
+    @property
+    def seed(self) -> int:
+        """The seed of the epoch's samples."""
+        return mix(self.base_seed, self.repeat)
+
+    def state(self, batches: int, lanes: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        """Returns the state after that many batches of the epoch, with `lanes` if batches depend on those before."""
+        return {
+            "version": VERSION,
+            "running": True,
+            "batches": batches,
+            "base_seed": self.base_seed,
+            "repeat": self.repeat,
+            "start": self.start,
+            "indices": self.drawn.after(batches),
+            "lanes": lanes,
+        }
+
+
+class Order:
+    """What an epoch's order comes from: the samplers and generators of a loader."""
+
+    def __init__(
+        self,
+        sampler: Any,
+        batch_sampler: Any,
+        generator: Any,
+        batch_size: Optional[int] = None,
+        samples: Optional[int] = None,
+        random_numbers: Optional[str] = None,
+    ) -> None:
+        """`samples`: of the dataset; `random_numbers`: the arguments that say where those of samples come from. None: not known, or without
+        meaning, as with an iterable dataset.
+        """
+        self._index_sampler = sampler if batch_sampler is None else batch_sampler
+        self._generator = generator
+        inner = getattr(batch_sampler, "sampler", None)
+        candidates = {"loader": generator}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+            with contextlib.suppress(Exception):  # whatever a property raises
+                candidates[name] = getattr(each, "generator", None)
+        self._generators: Dict[str, Any] = {}
+        for name, each in candidates.items():
+            if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
+                self._generators[name] = each
+        self._samplers: Dict[str, Any] = {}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
+                self._samplers[name] = each
+        # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
+        self._by_epoch: Dict[str, Any] = {}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+            known = any(each is other for other in (*self._samplers.values(), *self._by_epoch.values()))
+            if not known and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
+                self._by_epoch[name] = each
+        self.arguments = {
+            "batch_size": batch_size,
+            "shuffle": _shuffles(sampler),
+            # In the order of the dataset, the first samples of one that has grown are the same.
+            "samples": None if _in_order(sampler if batch_sampler is None else inner) else samples,
+            "random_numbers": random_numbers,
+        }
+
+    def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None) -> Epoch:
+        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
+        start = self._capture()
+        start["global"] = global_states()
+        start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
+        iterator = only_next(iter(self._index_sampler))
+        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes)
+
+    def state_between(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+        """Returns the state between two epochs. The rest is what `begin` gets for the next one."""
+        return {"version": VERSION, "running": False, "batches": 0, "repeat": repeat, "base_seed": base_seed, "lanes": lanes, "start": self._capture()}
+
+    def set_between(self, state: Dict[str, Any]) -> None:
+        """Makes the next epoch the one that a state between two epochs was followed by."""
+        self._restore(state["start"])
+
+    def resume(self, state: Dict[str, Any]) -> Epoch:
+        """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
+        as before.
+        """
+        start, batches, drawn = dict(state["start"]), state["batches"], Drawn()  # a copy: iterators add to it
+        before = global_states()
+        for name, epoch in start.get("epochs", {}).items():
+            if name in self._by_epoch:
+                self._by_epoch[name].set_epoch(epoch)
+        self._restore(start)
+        try:
+            set_global_states(start["global"])
+            iterator = only_next(iter(self._index_sampler))
+            if not state["repeat"]:
+                draw_base_seed(self._generator)
+            if "first_draw" in start:
+                set_global_states(start["first_draw"])
+            for number, indices in enumerate(itertools.islice(iterator, batches)):
+                drawn.add(number, indices)
+            _check_drawn(state, drawn)
+            # Samplers draw their order for the first index: that draw, too, is from the state's generators.
+            following = next(iterator, _NOTHING)
+        finally:
+            set_global_states(before)
+        rest = iter(()) if following is _NOTHING else itertools.chain([following], iterator)
+        return Epoch(rest, batches, state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
+
+    def _capture(self) -> Dict[str, Any]:
+        return {
+            "arguments": self.arguments,
+            "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
+            "samplers": {name: copy.deepcopy(sampler.state_dict()) for name, sampler in self._samplers.items()},
+        }
+
+    def _restore(self, start: Dict[str, Any]) -> None:
+        for name, sampler in self._samplers.items():
+            if name in start["samplers"]:
+                sampler.load_state_dict(copy.deepcopy(start["samplers"][name]))
+        for name, generator in self._generators.items():
+            if name in start["generators"]:
+                _set_state(generator, start["generators"][name])
+
+
+def check_state(state: Any, order: Order) -> Dict[str, Any]:
+    """Returns the state of a loader, or raises InvalidArgumentError if it is none, or one of other arguments."""
+    fault = ""
+    if not isinstance(state, dict) or not {"version", "running", "batches", "start"} <= set(state):
+        fault = f"{shown(state)}; give what loader.state_dict() returned"
+    elif state["version"] != VERSION:
+        fault = f"it has version {shown(state['version'])}, this package reads {VERSION}: update pinfeed"
+    elif to_integer(state["batches"]) is None or state["batches"] < 0:
+        fault = f"batches: {shown(state['batches'])} is not a number of batches"
+    else:
+        start = state["start"] if isinstance(state["start"], dict) else {}
+        running = bool(state["running"])
+        missing = [name for name in ["generators", "samplers"] + ["global"] * running if name not in start]
+        missing += [name for name in ["base_seed", "repeat"] * running if name not in state]
+        if missing:
+            fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
+    if fault:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
+    if state["running"]:
+        _compare(state["start"].get("arguments", {}), order.arguments)
+    return dict(state)
+
+
+def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
+    """Compares the arguments of a state with a loader's. Earlier releases did not keep all of them."""
+    for name, (called, consequence) in _REFUSED.items():
+        value, own = theirs.get(name), mine[name]
+        if value != own and (None not in (value, own) or (name == "batch_size" and name in theirs)):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"the state is from the middle of an epoch with {called}={shown(value)}, and this loader has {called}={shown(own)}: {consequence}. "
+                "Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",
+            )
+    value, own = theirs.get("random_numbers"), mine["random_numbers"]
+    if value != own and None not in (value, own):
+        warnings.warn(
+            f"the state is from the middle of an epoch with {value}, and this loader has {own}: the samples of the rest are the same, but random "
+            "transforms draw other numbers",
+            stacklevel=4,
+        )
+
+
+def _check_drawn(state: Dict[str, Any], drawn: Drawn) -> None:
+    """Raises if the batches that were skipped are known to have other samples than those that were yielded."""
+    batches, yielded = state["batches"], state.get("indices")
+    skipped = drawn.after(batches)
+    unknown = yielded is None or (skipped is None and drawn.batches == batches)
+    if not unknown and yielded != skipped:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
+            "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
+            "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or load a state from between two epochs in place of this one",
+        )
+
+
+def _bytes_of(indices: Any) -> Optional[bytes]:
+    """Returns the numbers of a batch as bytes; None: they are no numbers."""
+    if hasattr(indices, "tolist"):
+        indices = indices.tolist()
+    try:
+        return array.array("q", indices if isinstance(indices, (list, tuple)) else [indices]).tobytes()
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
+def _in_order(sampler: Any) -> bool:
+    """Returns whether a sampler is known to give the samples in the order of the dataset."""
+    return _shuffles(sampler) is False or getattr(sampler, "shuffle", None) is False
+
+
+def _shuffles(sampler: Any) -> Optional[bool]:
+    return {"RandomSampler": True, "SequentialSampler": False}.get(type(sampler).__name__)
+
+
+def _get_state(generator: Any) -> Any:
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    elif hasattr(generator, "setstate"):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)

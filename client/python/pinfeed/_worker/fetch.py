@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the samples of a batch and collates them, in the trainer or in a worker.
+
+In: a dataset and the indices of a batch. Out: the batch, as torch's DataLoader makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import inspect
+import itertools
+import os
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+
+from .._base.checks import shown
+from .._base.errors import Code, InvalidArgumentError
+from .._base.optional_torch import torch_or_none
+from .collate import default_collate
+from .encoded import ADVICE, BatchImages, has_encoded
+from .rows import Rows
+from .seeding import Seeder
+
+Allocate = Callable[[Tuple[int, ...], Any], Any]
+StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator" or "dataset"; the state; whether it has ended
+
+
+class Kind(enum.Enum):
+    MAP = "map"
+    ITERABLE = "iterable"
+
+
+class Recipe(NamedTuple):
+    """How to make a batch of indices."""
+
+    dataset: Any
+    batched: bool  # the indices are a list of which each gives a sample; otherwise one index gives the batch
+    collate_fn: Optional[Callable[[Any], Any]]  # None: the default for samples in a list
+    rows: Optional[Rows] = None  # of values that the default may not stack
+    encodes: bool = False  # the samples have images for the daemon to decode
+
+
+def kind_of_dataset(dataset: Any) -> Kind:
+    """Raises InvalidArgumentError for a path and for a DataPipe."""
+    if isinstance(dataset, str) or (isinstance(dataset, os.PathLike) and not hasattr(dataset, "__getitem__")):  # the samples of a str would be its characters
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            f"dataset: {shown(dataset)} is a path: pinfeed.open(path, batch_size=...) gives the batches of a folder or a file, which the daemon reads; here, "
+            "give an object of a Dataset class, with __getitem__ and __len__, that reads it",
+        )
+    torch = torch_or_none()
+    if torch is not None:
+        pipes = tuple(kind for kind in (getattr(torch.utils.data, name, None) for name in ("IterDataPipe", "MapDataPipe")) if kind is not None)
+        if isinstance(dataset, pipes):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"dataset: {type(dataset).__name__} is a DataPipe, whose shards and shuffling only torch.utils.data.DataLoader sets: use that class, or "
+                "give a torch.utils.data.IterableDataset that takes its worker's share by get_worker_info(), or a dataset with __getitem__",
+            )
+        return Kind.ITERABLE if isinstance(dataset, torch.utils.data.IterableDataset) else Kind.MAP
+    return Kind.ITERABLE if hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__") else Kind.MAP
+
+
+def collate(samples: List[Any], rows: Optional[Rows] = None) -> Any:
+    """Collates by default, without torch, or with what torch's default lacks."""
+    import numpy
+
+    return default_collate(samples, numpy.empty, rows)
+
+
+def explain(samples: List[Any], error: Exception) -> None:
+    """Raises an error of the same type that says which value of which sample torch's default could not collate, if it is one that
+    the default here refuses too.
+    """
+    try:
+        collate(samples)
+    except type(error) as ours:
+        if str(ours) != str(error):
+            raise ours from error
+    except Exception:
+        pass  # torch's error it is
+
+
+def convert(sample: Any) -> Any:
+    """Converts a sample by default, without torch: to itself."""
+    return sample
+
+
+def default_function(batched: bool) -> Callable[[Any], Any]:
+    """Returns the collate_fn of a loader without one: torch's, if torch is installed."""
+    torch = torch_or_none()
+    if torch is None:
+        without: Callable[[Any], Any] = convert
+        if batched:
+            without = collate
+        return without
+    function: Callable[[Any], Any] = torch.utils.data._utils.collate.default_collate if batched else torch.utils.data._utils.collate.default_convert
+    return function
+
+
+def collates_as_delivered() -> bool:
+    """Whether torch's default collation has none of the user's functions (``default_collate_fn_map``)."""
+    torch = torch_or_none()
+    if torch is None:
+        return True
+    module = torch.utils.data._utils.collate
+    functions = getattr(module, "default_collate_fn_map", {}).values()
+    return all(getattr(function, "__module__", "") == module.__name__ for function in functions)
+
+
+def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: int = 0, batch: int = 0) -> Any:
+    """Returns the samples of a batch, not collated. With a seeder, each sample begins with its own seed."""
+    dataset = recipe.dataset
+    if not recipe.batched:
+        if seeder is not None:
+            seeder.seed_sample(seed, batch, 0, indices)
+        return dataset[indices]
+    get_items = getattr(dataset, "__getitems__", None)
+    if get_items:
+        if seeder is not None:
+            seeder.seed_sample(seed, batch, 0, None)
+        return get_items(indices)
+    if seeder is None:
+        return [dataset[index] for index in indices]
+    samples = []
+    for place, index in enumerate(indices):
+        seeder.seed_sample(seed, batch, place, index)
+        samples.append(dataset[index])
+    return samples
+
+
+def assemble(recipe: Recipe, samples: Any, allocate: Allocate, images: Optional[BatchImages] = None) -> Any:
+    """Returns the batch of some samples. By default its arrays are from `allocate`, and `images` gets those to decode."""
+    if recipe.collate_fn is None:
+        return default_collate(samples, allocate, recipe.rows, images)
+    refuse_encoded(samples, recipe.batched)
+    return recipe.collate_fn(samples)
+
+
+def refuse_encoded(samples: Any, batched: bool) -> None:
+    """Raises TypeError if the first sample has an image for the daemon to decode."""
+    if has_encoded(samples[:1] if batched and isinstance(samples, list) else samples):
+        raise TypeError(f"DataLoader: a sample has a pinfeed.EncodedImage, and nothing decodes it here: {ADVICE}")
+
+
+def has_state(source: Any) -> bool:
+    """Whether a dataset, or its iterator, can continue where another one stood. Methods with other parameters are of another library."""
+    return _takes(source, "state_dict") and _takes(source, "load_state_dict", None)
+
+
+def _takes(source: Any, name: str, *arguments: Any) -> bool:
+    method = getattr(source, name, None)
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it is not written in Python
+        pass
+    return True
+
+
+def only_next(iterator: Any) -> Iterator[Any]:
+    """Returns an iterator that calls only `next` of another one, whose `__iter__` may begin anew, or be missing. No signal handler runs between
+    the two.
+    """
+    return map(next, itertools.repeat(iterator))
+
+
+def begin_again(dataset: Any, state: Any) -> None:
+    """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
+    goes on from a state once has to end there first.
+    """
+    dataset.load_state_dict(state)
+    for _ in dataset:
+        dataset.load_state_dict(state)  # it begins anew by itself
+        return
+
+
+class IterableFetcher:
+    """The samples of an iterable dataset, in this process."""
+
+    def __init__(self, dataset: Any, batched: bool, drop_last: bool, state: StreamState = None) -> None:
+        """`state`: where to continue; None: at the start."""
+        self._dataset = dataset
+        self._batched = batched
+        self._drop_last = drop_last
+        whose, saved, self.ended = ("", None, False) if state is None else state
+        self._at_end = saved if whose == "dataset" and self.ended else None
+        if whose == "dataset":
+            dataset.load_state_dict(saved)
+        self._iterate(dataset if self._at_end is None else ())
+        if whose == "iterator":
+            self._iterator.load_state_dict(saved)
+
+    def _iterate(self, samples: Any) -> None:
+        self._iterator = iter(samples)
+        self._samples = only_next(self._iterator)
+        self._stateful = [(whose, each) for whose, each in (("iterator", self._iterator), ("dataset", self._dataset)) if has_state(each)]
+
+    def leave(self) -> None:
+        """Ends the epoch, so that the dataset's next iterator begins another one."""
+        self._iterate(())  # a generator ends here, and may change the dataset
+        if self._at_end is not None:
+            begin_again(self._dataset, self._at_end)
+
+    def state(self) -> StreamState:
+        """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
+        for whose, source in self._stateful:
+            with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
+                return whose, source.state_dict(), self.ended
+        return None
+
+    def fetch(self, places: int) -> Any:
+        """Returns up to `places` samples, or one sample if they are not batched; they are not collated. Raises
+        StopIteration at the end.
+        """
+        if self.ended:
+            raise StopIteration
+        if not self._batched:
+            try:
+                return next(self._samples)
+            except StopIteration:
+                self.ended = True
+                raise
+        samples = list(itertools.islice(self._samples, places))
+        self.ended = len(samples) < places
+        if not samples or (self._drop_last and self.ended):
+            raise StopIteration
+        return samples
