@@ -10,6 +10,7 @@ import sys
 from source_files import CODE, ROOT, all_files
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+IMPORT = re.compile(r"\s*from (\.\.?)(_\w+)?(?:\.\w+)? import")
 # A file of the folder includes its own folder and those named here; a subfolder without a line of its own belongs to the one above it.
 INCLUDABLE = {
     "common/base": "",
@@ -38,6 +39,16 @@ INCLUDABLE = {
     "server/rpc": "common proto server/config server/dataset server/transform server/trace server/net server/metrics server/session",
     "server/daemon": "common server",
     "server": "common server/config server/daemon",
+}
+# The same for the folders of the Python package, whose modules import each other relatively.
+PYTHON = "client/python/pinfeed"
+IMPORTABLE = {
+    "_base": "",
+    "_feed": "_base",
+    "_worker": "_base _feed",
+    "_loader": "_base _feed _worker",
+    "_copies": "_base _feed",
+    "_batcher": "_base _feed",
 }
 # The core: what ThreadSanitizer, fuzzers and simulation reach. It knows neither the wire nor the GPU.
 CORE = ("common/", "server/storage/", "server/dataset/", "server/order/", "server/image/", "server/transform/", "server/memory/",
@@ -89,6 +100,17 @@ def include_faults(path, line):
         yield f"include {target} from the top of the tree"
 
 
+def import_faults(path, line):
+    """The faults of one line of a module of the Python package as messages."""
+    match = IMPORT.match(line)
+    here = pathlib.PurePosixPath(path).parent
+    if not match or str(here.parent) != PYTHON or match[1] == ".":
+        return
+    there = match[2]
+    if there and there not in IMPORTABLE.get(here.name, "").split():
+        yield f"{here.name}/ must not import from {there}/: IMPORTABLE of check_layout.py names what it may"
+
+
 def file_faults(path, text):
     """Yields (line number, message) for every fault of one file; `path` is relative and has forward slashes."""
     name = pathlib.PurePosixPath(path)
@@ -106,6 +128,9 @@ def file_faults(path, text):
             yield number, "work left for later is an issue, not a comment"
         if PRIVATE_PATHS.search(line):
             yield number, "an absolute path of somebody's machine"
+        if name.suffix == ".py":
+            for message in import_faults(path, line):
+                yield number, message
         if name.suffix in CODE:
             if folder_of(path) and path not in THREAD_FILES and BARE_THREAD.search(line):
                 yield number, f"start threads by {THREAD_FILE}, which names them; none is detached"

@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-from check_layout import INCLUDABLE, LIMIT_EXCUSE, file_faults
+from check_layout import IMPORTABLE, INCLUDABLE, LIMIT_EXCUSE, PYTHON, ROOT, file_faults
 
 LICENSED = "// SPDX-License-Identifier: Apache-2.0\n"
 
@@ -37,6 +37,16 @@ class FileFaultsTest(unittest.TestCase):
             for name in INCLUDABLE[folder].split():
                 with self.subTest(folder=folder, includes=name):
                     self.assertTrue(name in ("common", "server") or name in folders[:index])
+
+    def test_imports_against_the_direction(self):
+        licensed = "# SPDX-License-Identifier: Apache-2.0\n"
+        for module, line, faults in [("_feed/a.py", "from .._loader.share import Share", 1), ("_feed/a.py", "    from .._loader import share", 1),
+                                     ("_new/a.py", "from .._base import abi", 1), ("_loader/a.py", "from .._feed.open import open_spec", 0),
+                                     ("_feed/a.py", "from ..transforms import Pad", 0), ("_feed/a.py", "from .open import open_spec", 0),
+                                     ("__init__.py", "from ._loader.share import Share", 0)]:
+            with self.subTest(module=module, line=line):
+                self.assertEqual(len(messages(f"{PYTHON}/{module}", f"{licensed}{line}\n")), faults)
+        self.assertEqual({path.parent.name for path in (ROOT / PYTHON).glob("*/__init__.py")}, set(IMPORTABLE))
 
     def test_loose_files_of_the_server(self):
         self.assertEqual(len(messages("server/extra.h", LICENSED)), 1)
