@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logging of the daemon and of `common/`, through one process-wide spdlog logger that main() sets up. The
-// client library logs through client/src/client_log.h instead.
+// client library logs through client/src/base/client_log.h instead.
 #pragma once
 
 #include <spdlog/spdlog.h>

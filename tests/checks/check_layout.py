@@ -20,7 +20,20 @@ INCLUDABLE = {
     "common/cuda": "common/base",
     "common/spec": "common/base common/wire",
     "proto": "common/base common/os common/spec common/wire",
-    "client": "common proto",
+    "client/include": "",
+    "client/kernels": "common",
+    "client/copies": "common",
+    "client/cli": "common",
+    "client/quick": "",
+    "client/src/base": "common client/include",
+    "client/src/link": "common proto client/include client/src/base",
+    "client/src/gpu": "common client/kernels client/src/base client/src/link",
+    "client/src/memory": "common client/src/link client/src/gpu",
+    "client/src/decode": "common client/kernels client/src/base client/src/link client/src/gpu client/src/memory",
+    "client/src/session": "common client/src/base client/src/link client/src/gpu client/src/memory client/src/decode",
+    "client/src/feed": "common proto client/src/base client/src/link client/src/decode client/src/session",
+    "client/src/api": "common client/include client/copies client/src",
+    "client/src": "client/copies client/src",
     "server/memory": "common",
     "server/memory/gpu": "common server/memory",
     "server/storage": "common server/memory",
@@ -67,7 +80,7 @@ LATER_WORDS = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 PRIVATE_PATHS = re.compile(r"(?<![\w.$}])/(" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot")) + r")/[\w.]")
 # Threads start in the first. The others detach one: that hangs at storage, and that ends the process.
 THREAD_FILE = "common/os/start_thread.h"
-THREAD_FILES = (THREAD_FILE, "server/daemon/abandonable_thread.cc", "client/src/end_with_process.cc")
+THREAD_FILES = (THREAD_FILE, "server/daemon/abandonable_thread.cc", "client/src/base/end_with_process.cc")
 BARE_THREAD = re.compile(r"\bstd::j?thread\s*[({]|\bstd::j?thread \w+[({]|pthread_setname_np|\.detach\(\)")
 DISABLED_CODE = re.compile(r"^\s*#\s*if\s+0\b")
 

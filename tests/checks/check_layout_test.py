@@ -18,12 +18,13 @@ class FileFaultsTest(unittest.TestCase):
         self.assertEqual(messages("deploy/run", "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n"), [])
 
     def test_includes_against_the_direction(self):
-        for path, target in [("server/feed/a.cc", "client/src/b.h"), ("client/src/a.cc", "server/feed/b.h"), ("common/os/a.h", "proto/convert.h"),
-                             ("common/os/a.h", "server/feed/b.h"), ("proto/a.cc", "client/src/b.h"), ("common/os/a.h", "../server/b.h"),
+        for path, target in [("server/feed/a.cc", "client/src/feed/b.h"), ("client/src/feed/a.cc", "server/feed/b.h"), ("common/os/a.h", "proto/convert.h"),
+                             ("common/os/a.h", "server/feed/b.h"), ("proto/a.cc", "client/src/feed/b.h"), ("common/os/a.h", "../server/b.h"),
                              ("common/base/a.h", "common/os/b.h"), ("server/loading/a.h", "server/feed/b.h"), ("server/feed/a.h", "server/b.h"),
                              ("server/loading/a.cc", "grpcpp/grpcpp.h"), ("server/dataset/a.cc", "pinfeed/v1/feeder.pb.h"),
                              ("server/memory/a.cc", "cuda_runtime.h"), ("common/os/a.cc", "google/protobuf/message.h"),
-                             ("server/memory/a.cc", "common/cuda/stream.h")]:
+                             ("server/memory/a.cc", "common/cuda/stream.h"),
+                             ("client/src/session/a.cc", "client/src/feed/b.h"), ("client/src/a.h", "client/cli/b.h")]:
             with self.subTest(path=path, target=target):
                 self.assertEqual(len(messages(path, f'{LICENSED}#include "{target}"\n')), 1)
                 self.assertEqual(len(messages(path, f"{LICENSED}  #  include <{target}>\n")), 1)
@@ -36,7 +37,7 @@ class FileFaultsTest(unittest.TestCase):
         for index, folder in enumerate(folders):
             for name in INCLUDABLE[folder].split():
                 with self.subTest(folder=folder, includes=name):
-                    self.assertTrue(name in ("common", "server") or name in folders[:index])
+                    self.assertTrue(name in ("common", "client/src", "server") or name in folders[:index])
 
     def test_imports_against_the_direction(self):
         licensed = "# SPDX-License-Identifier: Apache-2.0\n"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/src/image_decoder.h"
+#include "client/src/decode/image_decoder.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
 #include "tests/support/planned_images.h"

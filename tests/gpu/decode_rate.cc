@@ -5,7 +5,7 @@
 #include <ctime>
 #include <thread>
 
-#include "client/src/convert_kernel.h"
+#include "client/src/gpu/convert_kernel.h"
 #include "tests/gpu/decode_fixture.h"
 
 namespace pinfeed {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/client_log.h"
-#include "client/src/feed.h"
+#include "client/src/base/client_log.h"
+#include "client/src/feed/feed.h"
 #include "pinfeed/pinfeed.h"
 #include "tests/support/cpu_decode_engine.h"
 #include "tests/support/daemon_fixture.h"

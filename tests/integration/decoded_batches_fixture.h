@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/decoded_batches.h"
+#include "client/src/decode/decoded_batches.h"
 #include "common/os/start_thread.h"
 #include "tests/integration/client_decode_fixture.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode threads of a session and their ring.
-#include "client/src/decoded_batches.h"
+#include "client/src/decode/decoded_batches.h"
 
 #include <cstring>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader whose decoder is the test, which may break the protocol.
-#include "client/src/decoded_link.h"
+#include "client/src/decode/decoded_link.h"
 
 #include <sys/socket.h>
 
 #include <array>
 #include <cstring>
 
-#include "client/src/decoded_frame.h"
+#include "client/src/decode/decoded_frame.h"
 #include "common/os/memfd.h"
 #include "tests/integration/decoded_batches_fixture.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A member that decodes for others, which are the test and may break the protocol.
-#include "client/src/decoded_readers.h"
+#include "client/src/decode/decoded_readers.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <cstring>
 
-#include "client/src/decoded_frame.h"
+#include "client/src/decode/decoded_frame.h"
 #include "common/os/memfd.h"
 #include "tests/integration/decoded_batches_fixture.h"
 

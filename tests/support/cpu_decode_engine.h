@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/src/decode_engine.h"
+#include "client/src/decode/decode_engine.h"
 #include "common/base/sync.h"
 
 namespace pinfeed {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/batch.h"
-#include "client/src/client_log.h"
-#include "client/src/tls_channel.h"
+#include "client/src/base/client_log.h"
+#include "client/src/feed/batch.h"
+#include "client/src/link/tls_channel.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/testing.h"
 

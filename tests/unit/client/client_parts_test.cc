@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/address.h"
-#include "client/src/backoff.h"
-#include "client/src/client_log.h"
-#include "client/src/daemon.h"
-#include "client/src/fork_guard.h"
-#include "client/src/unix_socket.h"
+#include "client/src/base/backoff.h"
+#include "client/src/base/client_log.h"
+#include "client/src/base/fork_guard.h"
+#include "client/src/base/unix_socket.h"
+#include "client/src/link/address.h"
+#include "client/src/link/daemon.h"
 #include "common/base/quote.h"
 #include "pinfeed/pinfeed.h"
 #include "tests/support/log_capture.h"

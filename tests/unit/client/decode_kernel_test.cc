@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/src/engine_pixels.h"
+#include "client/src/decode/engine_pixels.h"
 #include "server/transform/gpu_plan.h"
 #include "tests/support/decode_on_host.h"
 #include "tests/support/planned_images.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots of a daemon that writes what it likes.
-#include "client/src/decoded_layout.h"
+#include "client/src/decode/decoded_layout.h"
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/src/feed_warnings.h"
+#include "client/src/feed/feed_warnings.h"
 
 #include <chrono>
 

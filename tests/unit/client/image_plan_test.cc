@@ -6,8 +6,8 @@
 #include <limits>
 #include <random>
 
-#include "client/src/engine_pixels.h"
-#include "client/src/image_plan_check.h"
+#include "client/src/decode/engine_pixels.h"
+#include "client/src/decode/image_plan_check.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {

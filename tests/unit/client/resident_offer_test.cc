@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offers of resident samples, of a daemon that is broken.
-#include "client/src/offer.h"
+#include "client/src/link/offer.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {

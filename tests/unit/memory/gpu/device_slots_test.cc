@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client's end of an arena on a GPU, over both backends, with another process that lends it.
-#include "client/src/device_slots.h"
+#include "client/src/gpu/device_slots.h"
 
 #include <sys/mman.h>
 
