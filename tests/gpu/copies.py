@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 import pinfeed
+from pinfeed._copies import block
 
 DEVICE = torch.device("cuda", 0)
 CYCLES = 200_000_000  # some 0.1 s
@@ -176,7 +177,7 @@ def graphs():
 def packed_views():
     sources = [torch.randn(1024) for _ in range(MANY)]
     moved = pinfeed.to_device(sources, DEVICE)
-    check("slices of torch's own, without autograd's knowledge", __import__("pinfeed")._block._slices(torch) is not None)
+    check("slices of torch's own, without autograd's knowledge", block._slices(torch) is not None)
     weight = torch.ones(1024, device=DEVICE, requires_grad=True)
     loss = (weight * moved[0]).sum()
     moved[1].add_(1)
