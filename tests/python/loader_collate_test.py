@@ -21,9 +21,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pinfeed  # noqa: E402
-from pinfeed._worker.worker.batch_memory import BatchWriter, read_batch  # noqa: E402
+from pinfeed._worker.batch_memory import BatchWriter, read_batch  # noqa: E402
 from pinfeed._base.checks import Checks  # noqa: E402
-from pinfeed._worker.worker.collate import default_collate  # noqa: E402
+from pinfeed._worker.collate import default_collate  # noqa: E402
 from pinfeed._worker.rows import rows_of  # noqa: E402
 
 from torch.utils.data import default_collate as torch_collate  # noqa: E402
@@ -543,8 +543,8 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
 import dataclasses, numpy
-from pinfeed._worker.worker.batch_memory import BatchWriter, read_batch
-from pinfeed._worker.worker.collate import default_collate
+from pinfeed._worker.batch_memory import BatchWriter, read_batch
+from pinfeed._worker.collate import default_collate
 samples = [{"a": numpy.full((2, 3), i, "f4"), "b": i, "c": i / 2, "d": bool(i), "e": "x", "f": numpy.int16(i), "g": (numpy.ones(2, "i4"), None)} for i in range(3)]
 memory = numpy.zeros(4096, numpy.uint8)
 writer = BatchWriter(memoryview(memory))

@@ -364,7 +364,7 @@ def half(index, path):
 def test_samples_with_and_without_images_do_not_mix(photos):
     iterator = iter(loader(photos, half))
     next(iterator)
-    with pytest.raises(TypeError, match=r"sample\[0\] is pinfeed._worker.worker.encoded.EncodedImage in sample 0 of the batch, and int in sample 2"):
+    with pytest.raises(TypeError, match=r"sample\[0\] is pinfeed._worker.encoded.EncodedImage in sample 0 of the batch, and int in sample 2"):
         next(iterator)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import pinfeed
 from pinfeed._worker import batch_memory
-from pinfeed._worker.worker.batch_memory import ALIGNMENT, END, HEADER_BYTES, BatchTooLarge, BatchWriter, read_batch
+from pinfeed._worker.batch_memory import ALIGNMENT, END, HEADER_BYTES, BatchTooLarge, BatchWriter, read_batch
 
 SIZE = 1 << 16
 

@@ -100,6 +100,6 @@ def test_a_common_daemon_comes_first_and_private_ones_are_told_of(run):
 
 
 def test_none_is_as_before(run):
-    out = run("feed.close()\nimport pinfeed._base.daemon\npinfeed._daemon._PrivateDaemon.instance.stop()\nlook('status')")
+    out = run("feed.close()\nimport pinfeed._base.daemon\npinfeed._base.daemon._PrivateDaemon.instance.stop()\nlook('status')")
     said = out.split("STATUS ")[1]
     assert said.startswith("1\n") and "is the daemon running?" in said and "private" not in said

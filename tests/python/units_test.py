@@ -59,7 +59,7 @@ def test_a_start_that_cannot_succeed_is_not_tried_again_and_none_is_the_last():
 
 def test_the_sockets_are_where_clients_look():
     listens = {name: re.search(r"^Listen\w+=(.+)$", (UNITS / name).read_text(), re.M).group(1) for name in NAMES[1:]}
-    address = re.search(r'kDefaultAddress\[\] = "(.+)"', (ROOT / "client" / "src" / "address.h").read_text()).group(1)
+    address = re.search(r'kDefaultAddress\[\] = "(.+)"', (ROOT / "client" / "src" / "link" / "address.h").read_text()).group(1)
     assert listens["pinfeedd.socket"] == address
     assert pathlib.Path(listens["pinfeedd-lifeline.socket"]).parent == pathlib.Path(address).parent
     service = (UNITS / "pinfeedd.service").read_text()
