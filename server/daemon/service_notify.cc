@@ -17,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "common/os/foreign_fds.h"
 #include "server/daemon/service_environment.h"
 
 namespace pinfeed {
@@ -147,7 +148,7 @@ void ServiceNotify::RefuseClients() {
     if (left.count() <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left.count())) < 0) return;
     for (pollfd& wait : waits) {
       if (wait.revents == 0) continue;
-      const UniqueFd client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      const UniqueConnection client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
       if (!client && errno != EAGAIN && errno != ECONNABORTED) wait.fd = -1;  // not a listening socket
     }
   }

@@ -80,7 +80,7 @@ void FrameGuard::Add(Listener::Connection accepted) {
   const uint64_t id = next_id_++;
   std::unique_ptr<ByteStream> stream = options_.secure == nullptr
                                            ? std::make_unique<SocketStream>(std::move(accepted.fd))
-                                           : options_.secure(std::move(accepted.fd));
+                                           : options_.secure(UniqueFd(accepted.fd.release()));
   Watched watched{std::make_unique<GuardClient>(id, services_, accepted.peer, std::move(account),
                                                 std::move(stream), options_.cost,
                                                 Clock::now() + options_.begin_within)};

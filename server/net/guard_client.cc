@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/os/foreign_fds.h"
 #include "server/net/tls_server.h"
 
 namespace pinfeed {
@@ -112,6 +113,7 @@ UniqueFd GuardClient::ConnectToServer() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return refuse(ErrnoStatus("create a socket pair", errno).ToString());
+  RefuseForeignFds(ends[0]);  // it is gRPC that sends: closing this end need not wait
   UniqueFd ours(ends[0]);
   UniqueFd grpcs(ends[1]);
   connection_account_->descriptors += kSocketPairFds;

@@ -132,7 +132,7 @@ void GuardedConnection::Begin() {
     HangUp();
     return;
   }
-  server_ = std::make_unique<SocketStream>(std::move(server));
+  server_ = std::make_unique<SocketStream>(UniqueConnection(server.release()));
 }
 
 void GuardedConnection::FromClient() {

@@ -47,6 +47,7 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(what, errno);
+  RefuseForeignFds(fd.get());
   if (::unlink(path.c_str()) != 0 && errno != ENOENT)
     return ErrnoStatus("remove the old socket " + QuotePath(path), errno);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
@@ -91,6 +92,7 @@ Result<Listener> Listener::Adopt(UniqueFd fd, const std::string& path, int type,
   }
   const int flags = ::fcntl(fd.get(), F_GETFL);
   if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(what, errno);
+  RefuseForeignFds(fd.get());
   Listener listener(std::move(fd), path, std::move(options), refusals);
   listener.file_.reset();
   return listener;
@@ -109,7 +111,7 @@ Listener::~Listener() {
 
 Status Listener::Accept(int at_most, const std::function<void(Connection)>& take) {
   for (int round = 0; round < at_most; ++round) {
-    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueConnection fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;

@@ -10,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "common/os/tcp_address.h"
 #include "server/net/peer.h"
 #include "server/net/refusals.h"
@@ -32,7 +33,7 @@ std::string GroupAdvice(gid_t group);
 class Listener {
  public:
   struct Connection {
-    UniqueFd fd;  // non-blocking, close-on-exec
+    UniqueConnection fd;  // non-blocking, close-on-exec
     Peer peer;
   };
 

@@ -5,16 +5,16 @@
 #include <string>
 #include <utility>
 
-#include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "server/net/byte_stream.h"
 
 namespace pinfeed {
 
-// Purpose: read(2) and write(2). Owns: the socket, which is non-blocking. Threads: one at a time. Errors:
-// ByteStream's.
+// Purpose: reads and writes. Owns: the socket, which is non-blocking. Threads: one at a time. Errors:
+// ByteStream's; a message with descriptors breaks it.
 class SocketStream final : public ByteStream {
  public:
-  explicit SocketStream(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit SocketStream(UniqueConnection socket) : socket_(std::move(socket)) {}
 
   int fd() const override { return socket_.get(); }
   ssize_t Read(char* to, size_t max_bytes) override;
@@ -22,7 +22,7 @@ class SocketStream final : public ByteStream {
   const std::string& fault() const override { return fault_; }
 
  private:
-  const UniqueFd socket_;
+  const UniqueConnection socket_;
   const std::string fault_;
 };
 

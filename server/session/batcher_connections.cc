@@ -25,7 +25,8 @@ constexpr std::chrono::seconds kLongestTimer(1);
 // Purpose: the socket and the memory of one process. Owns them. Threads: any.
 class BatcherConnections::Client final : public BatcherQueue::Client {
  public:
-  Client(UniqueFd fd, std::shared_ptr<HostArena> memory) : fd_(std::move(fd)), memory_(std::move(memory)) {}
+  Client(UniqueConnection fd, std::shared_ptr<HostArena> memory)
+      : fd_(std::move(fd)), memory_(std::move(memory)) {}
 
   Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) override {
     RETURN_IF_ERROR(memory_->PrepareForClient(slot, 1));
@@ -45,7 +46,7 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
   int fd() const { return fd_.get(); }
 
  private:
-  const UniqueFd fd_;
+  const UniqueConnection fd_;
   const std::shared_ptr<HostArena> memory_;
 };
 
@@ -94,7 +95,8 @@ Result<BatcherPlace> BatcherConnections::Redeem(const uint8_t (&token)[kTokenByt
   return place;
 }
 
-Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd) {
+Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes],
+                                 UniqueConnection& fd) {
   ASSIGN_OR_RETURN(BatcherPlace place, Redeem(token, peer));
   const ConnectionId id = next_id_++;
   Connection connection;

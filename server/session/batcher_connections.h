@@ -15,6 +15,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "server/loading/batcher_queue.h"
 #include "server/net/event_loop.h"
 #include "server/net/peer.h"
@@ -42,7 +43,7 @@ class BatcherConnections {
   Result<Token> Invite(const Peer& peer, BatcherPlace place) PF_EXCLUDES(mutex_);
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the process.
-  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
+  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueConnection& fd);
   void Clear() {
     answers_.clear();
     connections_.clear();

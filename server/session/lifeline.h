@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "server/net/event_loop.h"
 #include "server/net/listener.h"
 #include "server/net/refusals.h"
@@ -67,7 +68,7 @@ class LifelineServer {
   // Before its hello, a connection has no session. For an orphaned session, the descriptor is closed.
   struct Connection {
     Peer peer;
-    UniqueFd fd;
+    UniqueConnection fd;
     UniqueFd pidfd;
     EventLoop::WatchId fd_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;

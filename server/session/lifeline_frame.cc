@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "common/base/quote.h"
+#include "common/os/foreign_fds.h"
 #include "common/os/socket_message.h"
 
 namespace pinfeed {
@@ -58,7 +59,7 @@ LifelineFrame AnswerFrame(LifelineKind kind, const Status& status) {
 
 ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
   ReceivedFrame out;
-  const SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&out.frame, 1)));
+  SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&out.frame, 1)));
   if (message.error != 0) {
     out.kind = message.error == EAGAIN || message.error == EWOULDBLOCK ? ReceivedFrame::Kind::kNothing
                                                                        : ReceivedFrame::Kind::kHangUp;
@@ -70,6 +71,7 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
     return out;
   }
   out.fault = FaultOf(out.frame, message, expected);
+  for (UniqueFd& foreign : message.fds) CloseApart(std::move(foreign));
   out.kind = out.fault.empty() ? ReceivedFrame::Kind::kFrame : ReceivedFrame::Kind::kBad;
   return out;
 }

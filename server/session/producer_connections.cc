@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kMinLateInterval(5);
 // Purpose: the socket of one producer. Owns it. Threads: any.
 class ProducerConnections::Socket final : public ProducerGroup::Link {
  public:
-  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit Socket(UniqueConnection fd) : fd_(std::move(fd)) {}
 
   void Send(const ProducerTask& task) override {
     // A producer that does not read has a few tasks in its socket, no more: it is treated like one that hung
@@ -45,7 +45,7 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
   int fd() const { return fd_.get(); }
 
  private:
-  const UniqueFd fd_;
+  const UniqueConnection fd_;
 };
 
 Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& session, uint32_t lane) {
@@ -89,7 +89,8 @@ Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t 
   return redeemed;
 }
 
-Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd) {
+Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes],
+                                  UniqueConnection& fd) {
   ASSIGN_OR_RETURN(const Redeemed redeemed, Redeem(token, peer));
   const std::shared_ptr<Session>& session = redeemed.session;
   if (peer.pid == 0) {

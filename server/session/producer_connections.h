@@ -12,6 +12,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "server/loading/producer_group.h"
 #include "server/net/event_loop.h"
 #include "server/net/peer.h"
@@ -37,7 +38,7 @@ class ProducerConnections {
   Result<Token> Invite(const std::shared_ptr<Session>& session, uint32_t lane) PF_EXCLUDES(mutex_);
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the producer.
-  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
+  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueConnection& fd);
   // The session has departed from its feed: producers that it invited get no more tasks there.
   void Dismiss(const Session& session);
   void Clear() { connections_.clear(); }

@@ -78,9 +78,9 @@ LIMIT_EXCUSE = "Long because:"
 # Assembled, so that this file does not contain what it forbids.
 LATER_WORDS = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 PRIVATE_PATHS = re.compile(r"(?<![\w.$}])/(" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot")) + r")/[\w.]")
-# Threads start in the first. The others detach one: that hangs at storage, and that ends the process.
+# Threads start in the first. The others detach one: that hangs at storage, that hangs at another user's file, and that ends the process.
 THREAD_FILE = "common/os/start_thread.h"
-THREAD_FILES = (THREAD_FILE, "server/daemon/abandonable_thread.cc", "client/src/base/end_with_process.cc")
+THREAD_FILES = (THREAD_FILE, "common/os/foreign_fds.cc", "server/daemon/abandonable_thread.cc", "client/src/base/end_with_process.cc")
 BARE_THREAD = re.compile(r"\bstd::j?thread\s*[({]|\bstd::j?thread \w+[({]|pthread_setname_np|\.detach\(\)")
 DISABLED_CODE = re.compile(r"^\s*#\s*if\s+0\b")
 

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 
@@ -70,7 +71,7 @@ RawLifeline::RawLifeline(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_S
            "connect to " + path);
 }
 
-void RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& fds) const {
+bool RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& fds) const {
   iovec data{const_cast<void*>(bytes), size};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
   msghdr message{};
@@ -85,8 +86,10 @@ void RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& f
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
-  PF_CHECK(::sendmsg(fd_.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size),
-           "send to the lifeline");
+  const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  if (sent < 0 && errno == EPERM && !fds.empty()) return false;
+  PF_CHECK(sent == static_cast<ssize_t>(size), "send to the lifeline");
+  return true;
 }
 
 void RawLifeline::SendHello(const std::string& token) const {

@@ -42,7 +42,8 @@ class RawLifeline {
  public:
   explicit RawLifeline(const std::string& path);
 
-  void Send(const void* bytes, size_t size, const std::vector<int>& fds = {}) const;
+  // Returns false if the kernel sends no descriptors to the daemon (Linux 6.16 and later).
+  bool Send(const void* bytes, size_t size, const std::vector<int>& fds = {}) const;
   void SendHello(const std::string& token) const;
   void SendBye() const;
   Welcome Receive() const;

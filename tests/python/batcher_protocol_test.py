@@ -215,8 +215,11 @@ def test_a_consumer_s_wrong_frame_ends_its_connection_alone(serve, host, what):
 def test_descriptors_in_a_frame_end_the_connection(serve, host):
     serve()
     raw = Raw(invite(host))
-    socket.send_fds(raw.socket, [packed(REQUEST, size=12)], [0, 0, 0])
-    assert raw.hung_up()
+    try:
+        socket.send_fds(raw.socket, [packed(REQUEST, size=12)], [0, 0, 0])
+        assert raw.hung_up()
+    except PermissionError:  # the kernel refuses them: Linux 6.16 and later
+        pass
     raw.close()
     is_served(host)
 

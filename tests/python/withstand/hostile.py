@@ -117,15 +117,57 @@ def descriptors(address, dataset):
     for count in (1, 2, 4, 253):
         for bad in (frame(HELLO, offer.token), frame(BYE), b"x", b"", bytes(LOUD_BYTES)):
             lifeline = connect(offer.lifeline_path)
-            socket.send_fds(lifeline, [bad], gifts[:count])
-            is_refused(lifeline)
-            refused += 1
+            refused += gives(lifeline, bad, gifts[:count])
     client = Client(address, spec_of(dataset), client_name="giver")
-    socket.send_fds(client.lifeline, [frame(BYE)], gifts)
-    is_refused(client.lifeline)
+    refused += gives(client.lifeline, frame(BYE), gifts)
     client.drop()
     after = gifts_among(folder)
-    return refused + 1, before, after
+    return refused, before, after
+
+
+def gives(lifeline, message, gifts):
+    """Whether the daemon had to refuse it: from Linux 6.16 on, the kernel does."""
+    try:
+        socket.send_fds(lifeline, [message], gifts)
+    except PermissionError:
+        return False
+    is_refused(lifeline)
+    return True
+
+
+def lingering():
+    """A TCP socket whose close() waits for a peer that never reads, and what is to be kept open meanwhile."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    fd = socket.create_connection(listener.getsockname())
+    peer, _ = listener.accept()
+    fd.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 300))
+    fd.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            fd.send(bytes(1 << 20))
+    return fd.detach(), peer
+
+
+def unclosable(address, dataset):
+    """Descriptors that take minutes to close, to both sockets, in messages that are read and in ones that are not."""
+    kept = []
+    for path in (address, open_feed(address, request_for(spec_of(dataset))).lifeline_path):
+        for message in (b"x", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+            fd, peer = lingering()
+            kept.append(peer)
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if path == address else socket.SOCK_SEQPACKET)
+            one.connect(path)
+            kept.append(one)
+            try:
+                socket.send_fds(one, [message], [fd])
+            except PermissionError:  # the kernel refuses it: Linux 6.16 and later; closing it here would take as long
+                continue
+            with contextlib.suppress(BrokenPipeError):
+                socket.send_fds(one, [message], [fd])
+            os.close(fd)  # the daemon's is the last one
+    print("sent", flush=True)
+    sys.stdin.readline()
+    return len(kept)
 
 
 def tokens(address, dataset):

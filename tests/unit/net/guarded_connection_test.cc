@@ -78,9 +78,9 @@ class GuardedConnectionTest : public ::testing::Test, public ConnectionOwner {
   uint64_t message_bytes_ = 0;
   SocketPair client_;
   SocketPair server_;
-  std::unique_ptr<GuardedConnection> connection_ =
-      std::make_unique<GuardedConnection>(*this, std::make_unique<SocketStream>(std::move(client_.ours)), 40,
-                                          GuardedConnection::Clock::time_point::max());
+  std::unique_ptr<GuardedConnection> connection_ = std::make_unique<GuardedConnection>(
+      *this, std::make_unique<SocketStream>(UniqueConnection(client_.ours.release())), 40,
+      GuardedConnection::Clock::time_point::max());
   const std::string begin_ =
       std::string(kHttp2Preface) + Frame(FrameType::kSettings, 0, 0, std::string(6, '\0'));
 };

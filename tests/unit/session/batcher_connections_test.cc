@@ -92,7 +92,7 @@ class BatcherConnectionsTest : public OpenerTest {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
     std::promise<Status> admitted;
     loop_->Post([&] {
-      UniqueFd fd(ends[1]);
+      UniqueConnection fd(ends[1]);
       uint8_t raw[kTokenBytes];
       std::ranges::copy(token, raw);
       admitted.set_value(connections_.Admit(peer_, raw, fd));
