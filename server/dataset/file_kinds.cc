@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/file_kinds.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "common/base/ascii_case.h"
@@ -98,6 +102,12 @@ bool IsFieldName(std::string_view name) {
 }
 
 Status ExplainMissing(const Status& missing, std::string_view path) {
+  if (missing.code() == Code::kPermissionDenied && missing.native_error() == EACCES) {
+    return Status(Code::kPermissionDenied,
+                  missing.message() + "; the daemon reads it as user " + std::to_string(::geteuid()) +
+                      ": let this user read the data and search the folders above",
+                  EACCES);
+  }
   if (missing.code() != Code::kNotFound) return missing;
   if (path.find_first_of("*?{") != std::string_view::npos) {
     const std::string_view advice = AdviceFor(path.substr(0, path.find_last_not_of("*?{}[]") + 1));
@@ -110,7 +120,7 @@ Status ExplainMissing(const Status& missing, std::string_view path) {
                     "; \"~\" is not expanded: give the path with the home directory written out "
                     "(os.path.expanduser in Python)");
   }
-  return missing;
+  return NotFound(missing.message() + "; the daemon, which may be in a container, sees nothing there");
 }
 
 }  // namespace pinfeed

@@ -75,9 +75,10 @@ Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::
   return std::move(folders_);
 }
 
-std::vector<FolderScan::Nested> FolderScan::TakeNested() {
+std::optional<std::vector<FolderScan::Listed>> FolderScan::TakeListed() {
   const MutexLock lock(mutex_);
-  return std::move(nested_);
+  if (changed_meanwhile_) return std::nullopt;
+  return std::move(listed_);
 }
 
 void FolderScan::Supervise() {
@@ -175,6 +176,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
     return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
   };
   found.version = listing.version;
+  found.changed = listing.changed;
   found.keep = options_.store != nullptr && found.version && (listing.recalled || settled(*found.version));
   std::vector<std::string_view> names;
   while (const std::optional<DirectoryEntry> entry = entries.Next()) {
@@ -217,8 +219,8 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
       pending_.push_back({task.start, std::move(*path)});
     }
     if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
-    const bool is_start = task.path.find('/') == std::string::npos;
-    if (found.version && !is_start) nested_.push_back({task.path, *found.version});
+    changed_meanwhile_ |= found.changed;
+    if (found.version) listed_.push_back({task.path, *found.version});
     if (found.keep) Keep(found);
     if (bytes_ > PackedNames::kMaxBytes) {
       Fail({}, TooLarge(base_));

@@ -51,8 +51,8 @@ class FolderScan {
     PackedNames names;  // of files that were taken, sorted by SortByName; at least one
   };
 
-  // A directory below a start, with or without files, and its version when its listing began.
-  struct Nested {
+  // A start or a directory below one, with or without files, and its version when its listing began.
+  struct Listed {
     std::string path;  // relative to the dataset
     FolderVersion version;
   };
@@ -72,8 +72,9 @@ class FolderScan {
   // Scans the directories `starts`, which are entries of the dataset, and all below them. Returns the
   // folders of each start, sorted by path. Call it once.
   Result<std::vector<std::vector<Folder>>> Run(const std::vector<std::string>& starts) PF_EXCLUDES(mutex_);
-  // After Run: the directories whose versions the storage knows, in any order.
-  std::vector<Nested> TakeNested() PF_EXCLUDES(mutex_);
+  // After Run: the directories whose versions the storage knows, in any order. Nothing if one changed while
+  // it was listed, as another scan may find more.
+  std::optional<std::vector<Listed>> TakeListed() PF_EXCLUDES(mutex_);
 
  private:
   struct Task {
@@ -86,6 +87,7 @@ class FolderScan {
     Folder folder;
     std::vector<std::string> below;  // directories
     std::optional<FolderVersion> version;
+    bool changed = false;        // while it was listed
     bool keep = false;           // the entries for the next scan
     std::string entries;         // packed; empty if they are known
     uint64_t entries_bytes = 0;  // also of known ones
@@ -130,7 +132,8 @@ class FolderScan {
   size_t active_ PF_GUARDED_BY(mutex_) = 0;          // directories that threads are looking into
   std::map<std::pair<size_t, NodeId>, std::string> seen_ PF_GUARDED_BY(mutex_);  // by start; the path
   std::vector<std::vector<Folder>> folders_ PF_GUARDED_BY(mutex_);
-  std::vector<Nested> nested_ PF_GUARDED_BY(mutex_);
+  std::vector<Listed> listed_ PF_GUARDED_BY(mutex_);
+  bool changed_meanwhile_ PF_GUARDED_BY(mutex_) = false;
   std::vector<Kept> kept_ PF_GUARDED_BY(mutex_);
   uint64_t kept_bytes_ PF_GUARDED_BY(mutex_) = 0;  // of their file
   std::optional<Error> error_ PF_GUARDED_BY(mutex_);

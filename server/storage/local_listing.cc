@@ -15,9 +15,6 @@
 namespace pinfeed {
 namespace {
 
-// The stamp of a directory with more entries than this covers only the directory itself, which still detects
-// added and removed entries.
-constexpr size_t kMaxStampedEntries = 4096;
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
 
 // What an open directory is at this moment.
@@ -93,7 +90,8 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
                                           const Recall& recall) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
   ASSIGN_OR_RETURN(const FolderState before, StateOf(fd.get()));
-  if (recall && before.version && recall(*before.version)) return Listing{before.id, true, before.version};
+  if (recall && before.version && recall(*before.version))
+    return Listing{.id = before.id, .recalled = true, .version = before.version};
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   bool has_links = false;  // what these lead to may change without the directory
@@ -112,7 +110,8 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
   }
   Listing listing{before.id};
   ASSIGN_OR_RETURN(const FolderState after, StateOf(::dirfd(dir.get())));
-  if (!has_links && after.version == before.version) listing.version = before.version;
+  listing.changed = after.version != before.version;
+  if (!has_links && !listing.changed) listing.version = before.version;
   return listing;
 }
 
@@ -128,11 +127,17 @@ Result<uint64_t> LocalPath::Stamp() const {
   if (!directory) return ErrnoStatus("list " + QuotePath(path_), errno);
   uint64_t entries = 0;
   size_t count = 0;
-  while (const dirent* entry =
-             ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
+  while (true) {
+    errno = 0;
+    const dirent* const entry =
+        ::readdir(directory.get());  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
+    if (entry == nullptr) {
+      if (errno != 0) return ErrnoStatus("list " + QuotePath(path_), errno);
+      break;
+    }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    if (++count > kMaxStampedEntries) return hash;
+    if (++count > kMaxStamped) return hash;
     struct stat below {};
     constexpr int kAsItIs = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &below, kAsItIs) != 0) continue;

@@ -128,10 +128,13 @@ class Location {
   struct Listing {
     NodeId id;
     bool recalled = false;  // `recall` returned true, and nothing was visited
+    bool changed = false;   // while it was listed, so that entries may be missing
     // When the listing began. Empty: the storage does not know versions, or not all entries belong to the
     // directory's version: it changed meanwhile, or has symbolic links.
     std::optional<FolderVersion> version = std::nullopt;
   };
+
+  static constexpr size_t kMaxStamped = 4096;
 
   Location() = default;
   virtual ~Location() = default;
@@ -152,7 +155,8 @@ class Location {
   Result<NodeId> List(std::string_view below, const Visit& visit) const;
   virtual Result<NodeKind> Kind(std::string_view below) const = 0;  // links are followed
   // Returns a number that changes when the file or directory at path(), or an entry directly in it, changes.
-  // In a large directory it may only change when entries are added, removed or renamed.
+  // In a directory of more than kMaxStamped entries it may only change when entries are added, removed or
+  // renamed.
   virtual Result<uint64_t> Stamp() const = 0;
 
   // Returns the directory that contains path(). kPermissionDenied if it lies outside the allowed roots.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/log.h"
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/name_order.h"
@@ -84,7 +85,9 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
+  size_t entries = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    ++entries;
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
@@ -113,8 +116,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   };
   FolderScan scan(base, root, take, {.store = store});
   ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found, scan.Run(index.classes_));
-  index.nested_ = scan.TakeNested();
-  if (index.nested_.size() > kMaxChecked) index.nested_ = {};
+  index.checked_ = scan.TakeListed();
+  if (index.checked_) index.ChooseChecked(base, entries);
   uint64_t images = 0;
   uint64_t names_bytes = 0;
   for (size_t label = 0; label < found.size(); ++label) {
@@ -135,16 +138,30 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   return index;
 }
 
+void ImageIndex::ChooseChecked(const Location& base, size_t root_entries) {
+  const auto is_stamped = [](const FolderScan::Listed& folder) {
+    return folder.path.find('/') == std::string::npos;
+  };
+  if (root_entries <= Location::kMaxStamped) std::erase_if(*checked_, is_stamped);
+  if (checked_->size() <= kMaxChecked) return;
+  spdlog::warn(
+      "{} has {} folders, and changes are looked for in {} at most: while the dataset stays open, a file "
+      "that is "
+      "added or removed in one of its folders is seen only once {} itself is touched",
+      QuotePath(base.path()), checked_->size(), kMaxChecked, QuotePath(base.path()));
+  checked_->clear();
+}
+
 bool ImageIndex::IsCurrent(const Location& base) const {
-  return std::ranges::all_of(nested_, [&](const FolderScan::Nested& folder) {
-    bool equal = false;
-    const auto compare = [&](const FolderVersion& version) {
-      equal = version == folder.version;
-      return true;
-    };
-    const auto never = [](const DirectoryEntry&) { return Internal("visited"); };
-    return base.List(folder.path, never, compare).ok() && equal;
-  });
+  return checked_ && std::ranges::all_of(*checked_, [&](const FolderScan::Listed& folder) {
+           bool equal = false;
+           const auto compare = [&](const FolderVersion& version) {
+             equal = version == folder.version;
+             return true;
+           };
+           const auto never = [](const DirectoryEntry&) { return Internal("visited"); };
+           return base.List(folder.path, never, compare).ok() && equal;
+         });
 }
 
 void ImageIndex::Add(FolderScan::Folder folder, uint32_t label) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,12 +29,12 @@ class ImageIndex {
   std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
   size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
-  // Whether the directories below those of the classes still have the same entries. Looks at none if there
-  // are more than kMaxChecked, nor at those with symbolic links.
+  // Whether the directories of the classes and those below still have the entries that were found. Looks at
+  // none if there are more than kMaxChecked, nor at those with symbolic links.
   bool IsCurrent(const Location& base) const;
 
  private:
-  static constexpr size_t kMaxChecked = 4096;
+  static constexpr size_t kMaxChecked = 65536;  // each takes some microseconds if the kernel knows it
   struct Directory {
     std::string path;
     uint32_t label;
@@ -41,12 +42,15 @@ class ImageIndex {
   };
   const Directory& DirectoryOf(uint64_t id) const;
   void Add(FolderScan::Folder folder, uint32_t label);
+  // Leaves out of checked_ what Location::Stamp covers, and all of it if that is too much.
+  void ChooseChecked(const Location& base, size_t root_entries);
 
   std::vector<std::string> classes_;
-  std::vector<Directory> directories_;      // those that hold images, in order
-  PackedNames names_;                       // the files' names, by sample
-  std::vector<FolderScan::Nested> nested_;  // that IsCurrent looks at
-  size_t longest_path_ = 0;                 // in bytes
+  std::vector<Directory> directories_;  // those that hold images, in order
+  PackedNames names_;                   // the files' names, by sample
+  // That IsCurrent looks at. Empty: one changed while it was listed.
+  std::optional<std::vector<FolderScan::Listed>> checked_;
+  size_t longest_path_ = 0;  // in bytes
 };
 
 }  // namespace pinfeed

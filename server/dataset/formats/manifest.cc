@@ -34,10 +34,12 @@ constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, includ
 // Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
 class Manifest final : public Dataset {
  public:
-  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<PackedNames> images,
-           std::vector<ColumnValues> columns, DatasetInfo info)
+  // `version`: of the table, from before it was read.
+  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<FileVersion> version,
+           std::optional<PackedNames> images, std::vector<ColumnValues> columns, DatasetInfo info)
       : folder_(std::move(folder)),
         name_(std::move(name)),
+        version_(version),
         images_(std::move(images)),
         columns_(std::move(columns)),
         info_(std::move(info)) {}
@@ -68,6 +70,13 @@ class Manifest final : public Dataset {
     return folder_->OpenFile((*images_)[id]);
   }
 
+  // In a large folder, the stamp does not cover the table.
+  bool IsCurrent() const override {
+    if (!version_) return true;
+    const Result<std::unique_ptr<const RandomAccessFile>> table = folder_->OpenFile(name_);
+    return table.ok() && (*table)->version() == version_;
+  }
+
   std::string Describe(uint64_t id) const override {
     if (images_) return EscapeName(folder_->FullPath((*images_)[id]));
     return EscapeName(folder_->FullPath(name_)) + "[" + std::to_string(id) + "]";
@@ -83,6 +92,7 @@ class Manifest final : public Dataset {
 
   const std::shared_ptr<const Location> folder_;
   const std::string name_;
+  const std::optional<FileVersion> version_;
   const std::optional<PackedNames> images_;
   const std::vector<ColumnValues> columns_;
   const DatasetInfo info_;
@@ -398,6 +408,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
                                                     const ManifestOptions& options) {
   ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
+  const std::optional<FileVersion> version = file->version();
   ManifestLoader loader(*file, kind, options);
   RETURN_IF_ERROR(loader.Load());
   DatasetInfo info = std::move(loader.info);
@@ -406,7 +417,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   info.path = std::move(user_path);
   info.fingerprint = FingerprintOf(info, loader.images, loader.values);
   return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
-      std::move(folder), name, std::move(loader.images), std::move(loader.values), std::move(info)));
+      std::move(folder), name, version, std::move(loader.images), std::move(loader.values), std::move(info)));
 }
 
 }  // namespace pinfeed

@@ -74,6 +74,7 @@ class JsonLines final : public TableReader {
   Result<bool> Next(std::vector<Cell>& cells) override {
     do {  // skips empty lines
       ASSIGN_OR_RETURN(const bool more, NextLine(text_));
+      has_huge_.reset();
       if (!more) return false;
     } while (text_.find_first_not_of(" \t\r") == std::string::npos);
     const nlohmann::json row = nlohmann::json::parse(text_, nullptr, false);
@@ -132,7 +133,12 @@ class JsonLines final : public TableReader {
     }
     return false;
   }
-  bool IsHugeInteger(double value) const { return std::abs(value) >= 0x1p63 && HasHugeIntegers(text_); }
+  // Reads the text once a row: a row may have very many such numbers.
+  bool IsHugeInteger(double value) const {
+    if (std::abs(value) < 0x1p63) return false;
+    if (!has_huge_) has_huge_ = HasHugeIntegers(text_);
+    return *has_huge_;
+  }
   static bool FitsInteger(const nlohmann::json& value) {
     return value.is_number_integer() &&
            (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
@@ -175,7 +181,8 @@ class JsonLines final : public TableReader {
 
   ByteSource source_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
-  std::string text_;  // of the row that is read
+  std::string text_;                      // of the row that is read
+  mutable std::optional<bool> has_huge_;  // whether HasHugeIntegers(text_), once it was asked
 };
 
 class SeparatedValues final : public TableReader {

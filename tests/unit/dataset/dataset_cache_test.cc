@@ -81,6 +81,38 @@ TEST_F(DatasetCacheTest, FoldersBelowTheClassesCountAsWell) {
   EXPECT_EQ(first->info().samples, 3U);  // for those who have it
 }
 
+TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheFoldersOfTheClassesCountAsWell) {
+  DatasetCache cache(Options(8));
+  for (size_t i = 0; i <= Location::kMaxStamped; ++i)
+    directory_.Write("set/" + std::to_string(i) + "/a.jpg", "x");
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  directory_.Write("set/7/b.jpg", "x");
+  ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(kUser, spec));
+  EXPECT_EQ(grown->info().samples, Location::kMaxStamped + 2);
+}
+
+TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheTableCountsAsWell) {
+  DatasetCache cache(Options(8));
+  std::string table = "file_name,label\n";
+  for (size_t i = 0; i <= Location::kMaxStamped; ++i) {
+    const std::string name = std::to_string(i) + ".jpg";
+    directory_.Write("set/" + name, "x");
+    table += name + ",1\n";
+  }
+  directory_.Write("set/metadata.csv", table);
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  table[table.size() - 2] = '2';
+  directory_.Write("set/metadata.csv", table);  // in place
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
+  EXPECT_NE(first->info().fingerprint, changed->info().fingerprint);
+}
+
 TEST_F(DatasetCacheTest, SaysOfAPatternThatItIsNotExpanded) {
   DatasetCache cache(Options(8));
   const auto open = [&](const char* name) { return cache.Open(kUser, Path(directory_ / name)); };

@@ -16,6 +16,7 @@
 #include <set>
 
 #include "server/dataset/formats/image_folder.h"
+#include "server/dataset/formats/image_index.h"
 #include "server/storage/local_file.h"
 #include "tests/support/testing.h"
 
@@ -237,6 +238,18 @@ TEST_F(FolderScanTest, KeepsNothingThatChangesWhileItIsListed) {
   EXPECT_TRUE(changed);
   EXPECT_EQ(ListedAgain(), 1U);
   EXPECT_EQ(ListedAgain(), 0U);
+}
+
+TEST_F(FolderScanTest, AnIndexOfAFolderThatChangedWhileItWasListedIsNotCurrent) {
+  WatchedLocation base = Base();
+  ASSERT_OK_AND_ASSIGN(const ImageIndex quiet, ImageIndex::Build(base, nullptr));
+  EXPECT_TRUE(quiet.IsCurrent(base));
+  base.while_listing = [&](std::string_view below) {
+    if (below == "a/deep") Add("a/deep/late.jpg");
+  };
+  ASSERT_OK_AND_ASSIGN(const ImageIndex busy, ImageIndex::Build(base, nullptr));
+  base.while_listing = nullptr;
+  EXPECT_FALSE(busy.IsCurrent(base));
 }
 
 TEST_F(FolderScanTest, FollowsLinksEachTime) {
