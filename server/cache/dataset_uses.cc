@@ -6,12 +6,21 @@
 #include <utility>
 
 namespace pinfeed {
+namespace {
+
+constexpr double kMeasuredSeconds = 1;  // so that a short time says something
+
+double Seconds(FeedUses::Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
 
 void FeedUses::At(const NextUse::Place& place, Clock::time_point now) {
   const MutexLock lock(mutex_);
   if (!begun_) {
     begun_ = true;
-    begin_ = now;
+    begin_ = moved_ = now;
     place_ = place;
     return;
   }
@@ -21,20 +30,32 @@ void FeedUses::At(const NextUse::Place& place, Clock::time_point now) {
   // epoch.
   passed_ += place.epoch == place_.epoch ? place.position - place_.position : place.position;
   place_ = place;
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  if (passed_ != 0 && seconds > 0) position_seconds_ = seconds / static_cast<double>(passed_);
+  moved_ = now;
+  const double seconds = Seconds(now - begin_);
+  if (passed_ == 0 || seconds <= 0) return;
+  const double latest = seconds / static_cast<double>(passed_);
+  if (!measured_) position_seconds_ = latest;
+  if (seconds < kMeasuredSeconds) return;
+  // The mean of all time would take a feed for slow long after it has paused.
+  position_seconds_ = (position_seconds_ + latest) / 2;
+  measured_ = true;
+  begin_ = now;
+  passed_ = 0;
 }
 
-double FeedUses::SecondsUntil(uint64_t sample) const {
+double FeedUses::SecondsUntil(uint64_t sample, Clock::time_point now) const {
   NextUse::Place place;
   double position_seconds = 0;
+  double standing = 0;
   {
     const MutexLock lock(mutex_);
     place = place_;
     position_seconds = position_seconds_;
+    if (begun_) standing = std::max(Seconds(now - moved_), 0.0);
   }
+  // A feed that has stood for long may stand as long again.
   const std::optional<uint64_t> positions = order_.After(place, sample);
-  return positions ? static_cast<double>(*positions) * position_seconds : kNever;
+  return positions ? standing + static_cast<double>(*positions) * position_seconds : kNever;
 }
 
 void DatasetUses::Add(std::shared_ptr<const FeedUses> feed) {

@@ -14,7 +14,8 @@
 
 namespace pinfeed {
 
-// Purpose: estimates when one feed uses a sample: the positions up to there, at the feed's mean rate.
+// Purpose: estimates when one feed uses a sample: the positions up to there, at the feed's rate of the last
+// seconds. A feed that has stopped is as slow as it has been standing.
 // Threads: any. Errors: none.
 class FeedUses {
  public:
@@ -26,7 +27,7 @@ class FeedUses {
   // The feed loads the samples before this place. Earlier places than the latest are ignored.
   void At(const NextUse::Place& place, Clock::time_point now = Clock::now()) PF_EXCLUDES(mutex_);
   // Seconds; kNever if the feed ends before.
-  double SecondsUntil(uint64_t sample) const PF_EXCLUDES(mutex_);
+  double SecondsUntil(uint64_t sample, Clock::time_point now = Clock::now()) const PF_EXCLUDES(mutex_);
   static constexpr double kNever = 1e15;
 
  private:
@@ -34,8 +35,11 @@ class FeedUses {
   mutable Mutex mutex_;
   bool begun_ PF_GUARDED_BY(mutex_) = false;
   NextUse::Place place_ PF_GUARDED_BY(mutex_);
+  Clock::time_point moved_ PF_GUARDED_BY(mutex_);  // when it came to place_
+  // The rate is measured from here on, and then again.
   Clock::time_point begin_ PF_GUARDED_BY(mutex_);
-  uint64_t passed_ PF_GUARDED_BY(mutex_) = 0;             // positions since begin_
+  uint64_t passed_ PF_GUARDED_BY(mutex_) = 0;  // positions since begin_
+  bool measured_ PF_GUARDED_BY(mutex_) = false;
   double position_seconds_ PF_GUARDED_BY(mutex_) = 1e-3;  // what a position takes; at first a guess
 };
 
