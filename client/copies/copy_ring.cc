@@ -57,7 +57,10 @@ Status CopyRing::Grow(uint64_t slots) {
   const MutexLock lock(growth_);
   const auto have = static_cast<uint32_t>(slots_.size());
   if (have == max_slots_ || slots <= have) return OkStatus();
-  return AddSlots(slots <= kFirstSlots ? std::min(kFirstSlots, max_slots_) - have : max_slots_ - have);
+  const Status added =
+      AddSlots(slots <= kFirstSlots ? std::min(kFirstSlots, max_slots_) - have : max_slots_ - have);
+  // The slots that are there do for any copy.
+  return have > 0 && added.code() == Code::kResourceExhausted ? OkStatus() : added;
 }
 
 Result<CopyRing::Slot*> CopyRing::Take() {

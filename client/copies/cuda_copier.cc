@@ -168,7 +168,9 @@ class CudaCopier final : public DeviceCopier {
         Finish(staged, begin, end, load, stream, error);
       }
     };
-    helpers_.Run(static_cast<uint32_t>(std::min<uint64_t>(total / kBytesPerHelper, helpers_.count())), work);
+    // CU_STREAM_PER_THREAD is another stream in each helper.
+    const uint64_t helpers = stream == CU_STREAM_PER_THREAD ? 0 : helpers_.count();
+    helpers_.Run(static_cast<uint32_t>(std::min(total / kBytesPerHelper, helpers)), work);
     return error.Take();
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams and events: work goes into a queue and runs later, in order, on the stream's own thread.
 #include <pthread.h>
+#include <unistd.h>
 
 #include <thread>
 #include <utility>
@@ -69,7 +70,9 @@ namespace pinfeed::stand_in {
 std::shared_ptr<CUstream_st> StreamOf(CUctx_st& context, CUstream handle) {
   State& state = TheState();
   const MutexLock lock(state.mutex);
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+  // Of the threads' own streams there is the main thread's alone, so that work on another one's shows.
+  if (handle == CU_STREAM_PER_THREAD && ::gettid() != ::getpid()) return nullptr;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     auto& stream = state.null_streams[&context];
     if (stream == nullptr) stream = CUstream_st::Start(context);
     return stream;

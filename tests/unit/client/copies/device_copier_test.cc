@@ -155,6 +155,18 @@ TEST(DeviceCopierTest, SourceThatIsPageLockedInPartPassesThroughTheRing) {
   EXPECT_EQ(gpu.Read(0, source.size()), source);
 }
 
+// Its name means the stream of the thread that uses it.
+TEST(DeviceCopierTest, TheStreamOfTheCallingThreadIsNotTakenForThatOfAHelper) {
+  const uint64_t bytes = 6 * CopyRing::kSlotBytes;
+  const Gpu gpu(bytes);
+  const std::unique_ptr<DeviceCopier> copier = Copier(4, 0);
+  const Bytes source = Noise(bytes, 20);
+  ASSERT_OK(copier->Copy(std::vector{gpu.To(0, source)}, CU_STREAM_PER_THREAD, true));
+  const CudaScope scope(*gpu.device);
+  ASSERT_EQ(gpu.device->driver().cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.Read(0, bytes), source);
+}
+
 TEST(DeviceCopierTest, GpuThatIsNotThereIsRefused) {
   EXPECT_THAT(MakeDeviceCopier(99, {}), StatusIs(Code::kInvalidArgument, HasSubstr("there is no GPU 99")));
 }
@@ -214,6 +226,22 @@ TEST_F(DeviceCopierDeathTest, RingThatCannotBePageLockedIsAnError) {
         std::_Exit(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).ok() ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: register 33554432 bytes of host memory");
+}
+
+TEST_F(DeviceCopierDeathTest, RingThatCannotGrowStillCopies) {
+  EXPECT_EXIT(
+      {
+        Fail("cuMemHostRegister:2:2");
+        const uint64_t bytes = 12 * CopyRing::kSlotBytes;
+        const Gpu gpu(bytes);
+        const std::unique_ptr<DeviceCopier> copier = Copier(2, 0);
+        const Bytes source = Noise(bytes, 21);
+        Say(copier->Copy(std::vector{gpu.To(0, Bytes(4096))}, gpu.native(), true).status());
+        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).status());
+        gpu.Await();
+        std::_Exit(gpu.Read(0, bytes) == source ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "^OK\nOK\n$");
 }
 
 TEST_F(DeviceCopierDeathTest, StreamThatIsBeingCapturedIsRefused) {
