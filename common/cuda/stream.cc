@@ -34,6 +34,8 @@ Result<UniqueCudaEvent> CreateEvent(const CudaDevice& device, const std::string&
 Result<bool> IsCapturing(const CudaDevice& device, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult asked = device.driver().cuStreamIsCapturing(stream, &status);
+  // Of the legacy stream, whose use would spoil the capture of another one.
+  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
   if (asked != CUDA_SUCCESS)
     return CudaStatus(asked, "ask whether a stream of GPU " + device.uuid() + " is being captured");
   return status != CU_STREAM_CAPTURE_STATUS_NONE;

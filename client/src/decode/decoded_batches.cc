@@ -224,8 +224,8 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
   ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
                    engine->MakeWorker(ring.layout().image(), staging_bytes));
   if (batches->link_ != nullptr) {
-    ASSIGN_OR_RETURN(batches->spare_,
-                     engine->MakeMemory(offer, ring.layout().offsets(), ring.layout().bytes(), false));
+    ASSIGN_OR_RETURN(batches->spare_, engine->MakeMemory(ring.layout().offer(), ring.layout().offsets(),
+                                                         ring.layout().bytes(), false));
   }
   for (size_t i = 0; i < kDecodersOfASession; ++i) {
     batches->threads_.push_back(std::make_unique<Thread>(

@@ -4,9 +4,10 @@
 #include <poll.h>
 
 #include <cerrno>
+#include <exception>
+#include <new>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "client/src/base/client_log.h"
@@ -44,11 +45,18 @@ Status DecodedReaders::Add(ReaderInvitation invitation) {
   }
   const uint64_t id = reader.id;
   ring_.AddReader(id, {invitation.epoch, invitation.batch_index});
+  bool ended = false;
   {
     const MutexLock lock(mutex_);
-    if (ended_) return Unavailable("this process decodes no more");
-    accepted_.push_back(std::move(reader));
-    wake_->Set();
+    ended = ended_;
+    if (!ended) {
+      accepted_.push_back(std::move(reader));
+      wake_->Set();
+    }
+  }
+  if (ended) {
+    ring_.RemoveReader(id);
+    return Unavailable("this process decodes no more");
   }
   if (thread_.joinable()) return OkStatus();
   const BlockedSignals blocked;  // as for decode threads
@@ -56,13 +64,14 @@ Status DecodedReaders::Add(ReaderInvitation invitation) {
   try {
     thread_ = StartThread("pf-share", [this] {
       const LibraryThread library_thread;
-      Run();
+      try {
+        Serve();
+      } catch (const std::bad_alloc&) {  // the readers decode for themselves
+      }
+      End();
     });
-  } catch (const std::system_error& error) {
-    ring_.EndThread();
-    ring_.RemoveReader(id);
-    const MutexLock lock(mutex_);
-    accepted_.clear();
+  } catch (const std::exception& error) {  // std::system_error, std::bad_alloc
+    End();
     return ResourceExhausted("start a thread: " + std::string(error.what()));
   }
   return OkStatus();
@@ -83,7 +92,7 @@ void DecodedReaders::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void DecodedReaders::Run() {
+void DecodedReaders::Serve() {
   std::vector<Reader*> ready;
   while (!ring_.IsAtEnd()) {
     TakeAccepted();
@@ -95,12 +104,18 @@ void DecodedReaders::Run() {
       if (const Status received = ReceiveRequest(*reader); !received.ok()) Drop(*reader, received);
     std::erase_if(readers_, [](const auto& reader) { return !reader->socket; });
   }
-  readers_.clear();
+}
+
+void DecodedReaders::End() {
+  std::vector<Reader> accepted;
   {
     const MutexLock lock(mutex_);
     ended_ = true;
-    accepted_.clear();
+    accepted_.swap(accepted);
   }
+  for (const Reader& reader : accepted) ring_.RemoveReader(reader.id);
+  for (const auto& reader : readers_) ring_.RemoveReader(reader->id);
+  readers_.clear();
   ring_.EndThread();
 }
 

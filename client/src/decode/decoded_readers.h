@@ -53,7 +53,8 @@ class DecodedReaders {
   // The next reader on the lifeline; nothing if there is none now.
   Result<std::optional<ReaderInvitation>> Receive() PF_EXCLUDES(mutex_);
   Status Add(ReaderInvitation invitation) PF_EXCLUDES(mutex_);
-  void Run() PF_EXCLUDES(mutex_);
+  void Serve() PF_EXCLUDES(mutex_);
+  void End() PF_EXCLUDES(mutex_);
   void TakeAccepted() PF_EXCLUDES(mutex_);
   // Waits until a reader has sent something, or Wake.
   void Poll(std::vector<Reader*>* ready);
