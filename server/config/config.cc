@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config/config.h"
 
+#include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -106,6 +108,35 @@ void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, C
   }
 }
 
+// How many characters differ: inserted, removed or replaced (V. Levenshtein, 1966).
+size_t Distance(std::string_view one, std::string_view other) {
+  std::vector<size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < one.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < other.size(); ++j) {
+      const size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// A variable that is nearly the name of a setting would have no effect, and nobody would notice.
+void CheckSpelling(const std::map<std::string, std::string>& environment, std::vector<std::string>& faults) {
+  std::vector<std::string> names{"PINFEED_CONFIG", "PINFEED_ADDRESS", "PINFEED_LIBRARY", "PINFEED_DAEMON"};
+  for (const ConfigKey& key : ConfigKeys()) names.push_back(EnvironmentName(key.name));
+  for (const auto& [given, value] : environment) {
+    if (!given.starts_with("PINFEED_") || std::ranges::find(names, given) != names.end()) continue;
+    const auto near =
+        std::ranges::find_if(names, [&](const auto& name) { return Distance(given, name) <= 2; });
+    if (near != names.end())
+      faults.push_back("environment " + EscapeName(given) + ": there is no such setting; did you mean " +
+                       *near + "? Unset it otherwise");
+  }
+}
+
 Status Join(const std::vector<std::string>& faults) {
   if (faults.empty()) return OkStatus();
   std::string text;
@@ -139,6 +170,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   }
   if (!out.config_file.empty()) ApplyFile(out.config_file, out, faults);
   const CommandLine by_file = out;
+  CheckSpelling(environment, faults);
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string name = EnvironmentName(key.name);
     if (const auto found = environment.find(name); found != environment.end()) {

@@ -246,6 +246,42 @@ def damaged_files():
     return f"{refused} of {int((~good).sum())} damaged files were zeroed; the others: {difference.check()}"
 
 
+def with_markers(data, jfif, adobe, ids):
+    """A copy of a baseline JPEG file of three components: with or without JFIF's marker, with Adobe's of this transform, with these ids."""
+    out, at = bytearray(data[:2]), 2
+    if adobe is not None:
+        out += b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([adobe])
+    while True:
+        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        segment = bytearray(data[at : at + 2 + length])
+        first, step = {0xC0: (10, 3), 0xDA: (5, 2)}.get(kind, (0, 0))
+        for number in range(3 if step else 0):
+            segment[first + step * number] = ids[number]
+        if jfif or kind != 0xE0:
+            out += segment
+        at += 2 + length
+        if kind == 0xDA:
+            return bytes(out) + data[at:]
+
+
+def colours_of_every_marker():
+    """libjpeg takes a file's colours from these markers and ids; what it takes for RGB the workers decode."""
+    variants = [(jfif, adobe, ids) for jfif in (True, False) for adobe in (None, 0, 1) for ids in ((1, 2, 3), (0, 1, 2), (82, 71, 66), (7, 8, 9))]
+    photo = next(file for file in sorted(photos.rglob("*.jpg")) if b"\xff\xc0\x00\x11" in file.read_bytes()).read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder) / "class"
+        root.mkdir()
+        for number, variant in enumerate(variants):
+            (root / f"{number:02}.jpg").write_bytes(with_markers(photo, *variant))
+        options = dict(dataset=folder, shuffle=False, batch_size=len(variants), transforms=[pinfeed.Resize((224, 224))])
+        with open_feed("gpu", **options) as gpu, open_feed("cpu", **options) as cpu:
+            a, b = next(iter(gpu)), next(iter(cpu))
+        levels = (a.image.int() - b.image.int()).abs().flatten(1).float().mean(1).tolist()
+    wrong = {variant: round(level, 1) for variant, level in zip(variants, levels) if level > 2 * MEAN_LEVELS}
+    assert not wrong, f"(JFIF, Adobe's transform, ids): levels: {wrong}"
+    return f"{len(variants)} files, worst {max(levels):.2f} levels"
+
+
 def refusals():
     for expected, options in (
         ("skip", dict(on_bad_sample="skip")),
@@ -267,7 +303,7 @@ def main():
     failed = []
     for check in (
         pixels_and_everything_else, whole_epochs, auto, resumes_in_the_middle, two_trainers_of_a_broadcast, one_decodes_for_two, readers_that_are_late, capture_is_refused,
-        capture_elsewhere, damaged_files, refusals,
+        capture_elsewhere, damaged_files, colours_of_every_marker, refusals,
     ):  # fmt: skip
         name = check.__name__.replace("_", " ")
         try:

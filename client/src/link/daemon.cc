@@ -51,7 +51,9 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
     return InvalidArgument(std::string(what) + " must be a JSON object, such as {\"name\": value}");
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
   if (parsed.ok()) return OkStatus();
-  return InvalidArgument(std::string(what) + ": " + WholeCharacters(std::string(parsed.message())) +
+  std::string why = WholeCharacters(std::string(parsed.message()));
+  if (why.ends_with('.')) why.pop_back();
+  return InvalidArgument(std::string(what) + ": " + why +
                          "; fields and values are those of its message in proto/pinfeed/v1");
 }
 

@@ -81,6 +81,15 @@ TEST(ConfigTest, ReadsEveryKindOfValueFromTheFile) {
             (ParameterMap{{"sequence_length", Number(128)}, {"token_dtype", Word("uint32")}}));
 }
 
+TEST(ConfigTest, AVariableThatIsNearlyASettingIsAFault) {
+  EXPECT_THAT(
+      ParseCommandLine({}, {{"PINFEED_WORKER", "1"}}).status().message(),
+      HasSubstr("environment PINFEED_WORKER: there is no such setting; did you mean PINFEED_WORKERS?"));
+  for (const char* other : {"PINFEED_ADDRESS", "PINFEED_DAEMON", "PINFEED_PORT", "PINFEED_SERVICE_HOST",
+                            "PINFEED_PORT_9467_TCP", "PINFEED_BUILD_DIR", "WORKER"})
+    EXPECT_OK(ParseCommandLine({}, {{other, "1"}}).status()) << other;
+}
+
 TEST(ConfigTest, ListsEveryFaultWithItsPlace) {
   TempDir directory;
   const std::string file =

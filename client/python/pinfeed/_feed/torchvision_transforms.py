@@ -57,7 +57,7 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
     raise refusal(
         transform,
         f"the daemon has no such transform ({shown(transform)}). It has {', '.join(known[:-1])} and {known[-1]}; "
-        "apply others to the batches, random ones sample by sample: torchvision draws once a call",
+        "apply others to the batches, random ones sample by sample (torchvision draws once a call), or in a dataset of your own with pinfeed.DataLoader",
     )
 
 
