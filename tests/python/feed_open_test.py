@@ -204,6 +204,16 @@ def test_half_a_rank_is_refused(fake, monkeypatch, name, missing):
         fake()
 
 
+def test_rank_of_lightnings_first_node(fake, monkeypatch):
+    for name, value in (("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("NODE_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    fake()
+    assert (fake.spec()["rank"], fake.spec()["world_size"]) == (1, 4)
+    monkeypatch.setenv("NODE_RANK", "1")  # of two nodes it would be rank 3, of four rank 1
+    with pytest.raises(pinfeed.InvalidArgumentError, match="once torch.distributed is initialised"):
+        fake()
+
+
 class ProcessGroup:
     """torch.distributed, as far as `find_rank` looks; initialised once `start` was called."""
 

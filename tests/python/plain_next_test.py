@@ -12,6 +12,7 @@ import pytest
 
 import pinfeed
 from pinfeed._feed import device, plain_next
+from pinfeed._feed.feed import _EpochIterator
 
 SAMPLES, BATCH = 42, 4
 EPOCH = [list(range(first, min(first + BATCH, SAMPLES))) for first in range(0, SAMPLES, BATCH)]
@@ -32,7 +33,7 @@ def feed_of(request, fake, monkeypatch):
     open_feed.copied = fake.copied
     open_feed.quick = request.param == "the extension"
     open_feed.slow = []
-    kind = pinfeed.feed._EpochIterator
+    kind = _EpochIterator
     slowly = kind._next_slowly
 
     def count(iterator):

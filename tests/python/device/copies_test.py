@@ -588,7 +588,7 @@ def test_a_forked_child_is_refused(streams):
 
 def in_another_process(body, **environment):
     """What a process says that has a GPU of the stand-in driver, under other settings of it."""
-    code = f"import torch, pinfeed, stand_in_streams\nfrom pinfeed import _copier\n_copier.make_streams = stand_in_streams.Streams\n{body}"
+    code = f"import torch, pinfeed, stand_in_streams\nfrom pinfeed._copies import copier\ncopier.make_streams = stand_in_streams.Streams\n{body}"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}, capture_output=True, text=True, timeout=100, check=False
     )

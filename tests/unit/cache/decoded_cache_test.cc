@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr ImageSize kSize{64, 21};  // with the slack a page
 constexpr uint64_t kImageBytes = 4096;
 constexpr uid_t kAlice = 1000;
@@ -174,30 +172,6 @@ TEST_F(DecodedCacheTest, WhatIsUsedLaterThanAllElseIsNotKept) {
   feed->At({0, 800});
   EXPECT_TRUE(Put(cache, 900, {uses, 900, kAlice}, head_)) << "the others are behind it now";
   EXPECT_EQ(cache.counts().evictions, 1U);
-}
-
-TEST(FeedUsesTest, AFeedThatStandsUsesItsSamplesLater) {
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
-  FeedUses feed(spec, 100000);
-  const auto begin = FeedUses::Clock::time_point();
-  feed.At({0, 0}, begin);
-  feed.At({0, 1000}, begin + 10s);
-  EXPECT_NEAR(feed.SecondsUntil(1100, begin + 10s), 1.0, 0.02);
-  EXPECT_NEAR(feed.SecondsUntil(1100, begin + 1h), 3591.0, 0.02);
-}
-
-TEST(FeedUsesTest, APauseDoesNotCountForLong) {
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
-  FeedUses feed(spec, 100000);
-  auto now = FeedUses::Clock::time_point();
-  feed.At({0, 0}, now);
-  feed.At({0, 1}, now += 40s);
-  for (uint64_t i = 1; i <= 20; ++i) feed.At({0, 100 * i}, now += 1s);
-  EXPECT_NEAR(feed.SecondsUntil(2100, now), 1.0, 0.02);
 }
 
 TEST_F(DecodedCacheTest, WhatAFeedWillUseStaysIfToldSo) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: all of them watch one scan of one small tree.
 #include "server/dataset/folder_scan.h"
 
 #include <fcntl.h>

@@ -14,7 +14,7 @@ from .errors import Code, InvalidArgumentError
 class Rank(NamedTuple):
     rank: int
     world_size: int
-    source: str  # "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS", "share" or "default"
+    source: str  # "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS", "LOCAL_RANK/WORLD_SIZE", "share" or "default"
 
 
 # Sources that never change during the life of a feed. Other sources only tell what was known when it was opened.
@@ -42,7 +42,7 @@ def _refuse_half_a_rank() -> None:
         if value and not os.environ.get(missing) and (name, value) != ("WORLD_SIZE", "1"):
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
-                f"rank: the environment has {name}={value!r} and no {missing}: set both, as a launcher does, or neither, or give rank and world_size",
+                f"rank: the environment has {name}={value!r} and no {missing}: set both, as a launcher does, or neither, or give rank and world_size, or open the feed once torch.distributed is initialised",
             )
 
 
@@ -64,7 +64,7 @@ def _number(value: int) -> int:
 
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
     """Returns the rank from the arguments, else from an initialised ``torch.distributed``, else from torchrun's
-    variables, else from Slurm's (for a job with more than one task), else 0 of 1. A shared feed is one stream for
+    variables, else from Slurm's (for a job with more than one task), else from Lightning's on its first node, else 0 of 1. A shared feed is one stream for
     its whole group, so only arguments split it. InvalidArgumentError if there is only half of a source.
     """
     if rank is not None or world_size is not None:
@@ -83,5 +83,9 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
     slurm = _from_environment("SLURM_PROCID", "SLURM_NTASKS")
     if slurm is not None and slurm.world_size > 1:
         return slurm
+    if os.environ.get("NODE_RANK") == "0":  # Lightning's. Those of other nodes do not tell how many ranks a node has.
+        lightning = _from_environment("LOCAL_RANK", "WORLD_SIZE")
+        if lightning is not None:
+            return lightning
     _refuse_half_a_rank()
     return Rank(0, 1, "default")
