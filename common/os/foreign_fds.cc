@@ -17,43 +17,38 @@ namespace {
 constexpr size_t kMaxThreads = 16;
 constexpr int kPassRights = 83;  // SO_PASSRIGHTS, which older headers lack
 
-// Purpose: closes descriptors in order, each on a thread that has nothing else to do. Its threads are
+// Purpose: closes descriptors on threads that have nothing else to do, and end when nothing is left. They are
 // detached, since one that hangs must not hold up the end of the process. Never destroyed. Threads: any.
 class Closer {
  public:
   void Add(UniqueFd fd) {
     const MutexLock lock(mutex_);
     waiting_.push_back(std::move(fd));
-    if (waiting_.size() > idle_ && threads_ < kMaxThreads) {
-      try {
-        StartThread("close", [this] { Run(); }).detach();
-        ++threads_;
-      } catch (const std::system_error&) {  // those that run do it later
-      }
+    if (threads_ == kMaxThreads) return;
+    try {
+      StartThread("close", [this] { Run(); }).detach();
+      ++threads_;
+    } catch (const std::system_error&) {  // those that run do it, or the next one
     }
-    changed_.NotifyOne();
   }
 
  private:
   void Run() {
     while (true) {
       UniqueFd fd;
-      {
-        const MutexLock lock(mutex_);
-        ++idle_;
-        while (waiting_.empty()) changed_.Wait(mutex_);
-        --idle_;
-        fd = std::move(waiting_.front());
-        waiting_.pop_front();
+      const MutexLock lock(mutex_);
+      if (waiting_.empty()) {
+        --threads_;
+        return;
       }
-    }
+      fd = std::move(waiting_.front());
+      waiting_.pop_front();
+    }  // gives the lock back, then closes
   }
 
   Mutex mutex_;
-  CondVar changed_;
   std::deque<UniqueFd> waiting_ PF_GUARDED_BY(mutex_);
   size_t threads_ PF_GUARDED_BY(mutex_) = 0;
-  size_t idle_ PF_GUARDED_BY(mutex_) = 0;  // of these, those that wait for a descriptor
 };
 
 Closer& TheCloser() {
@@ -76,12 +71,13 @@ void CloseApart(UniqueFd fd) noexcept {
 }
 
 void ConnectionTraits::Close(int fd) noexcept {
-  int accepted = 1;
-  socklen_t length = sizeof accepted;
-  const bool may_have_fds =
-      ::getsockopt(fd, SOL_SOCKET, kPassRights, &accepted, &length) != 0 || accepted != 0;
+  const auto option = [fd](int name, int unknown) {
+    int value = unknown;
+    socklen_t length = sizeof value;
+    return ::getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : unknown;
+  };
   UniqueFd connection(fd);
-  if (!may_have_fds) return;
+  if (option(SO_DOMAIN, AF_UNIX) != AF_UNIX || option(kPassRights, 1) == 0) return;
   ::shutdown(fd, SHUT_RDWR);
   CloseApart(std::move(connection));
 }

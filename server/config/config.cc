@@ -127,7 +127,8 @@ size_t Distance(std::string_view one, std::string_view other) {
 void CheckSpelling(const std::map<std::string, std::string>& environment, std::vector<std::string>& faults) {
   std::vector<std::string> names{"PINFEED_CONFIG", "PINFEED_ADDRESS", "PINFEED_LIBRARY", "PINFEED_DAEMON"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(EnvironmentName(key.name));
-  for (const auto& [given, value] : environment) {
+  for (const auto& variable : environment) {
+    const std::string& given = variable.first;
     if (!given.starts_with("PINFEED_") || std::ranges::find(names, given) != names.end()) continue;
     const auto near =
         std::ranges::find_if(names, [&](const auto& name) { return Distance(given, name) <= 2; });
