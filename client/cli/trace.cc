@@ -90,9 +90,9 @@ void Report(const ChromeTrace& trace, const TraceOptions& options) {
 }
 
 void RunTrace(const TraceOptions& options, ToolContext& context) {
+  ChooseDaemon(context);
   if (!std::ofstream(options.output, std::ios::app))  // rather than after the recording
     throw ToolError("write " + options.output + ": " + std::strerror(errno));
-  ChooseDaemon(context);
   Listener listener(options.seconds);
   const Json request = {{"seconds", options.seconds}, {"max_spans", options.max_spans}};
   const pf_result result =

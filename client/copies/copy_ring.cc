@@ -56,11 +56,12 @@ Status CopyRing::AddSlots(uint32_t count) {
 Status CopyRing::Grow(uint64_t slots) {
   const MutexLock lock(growth_);
   const auto have = static_cast<uint32_t>(slots_.size());
-  if (have == max_slots_ || slots <= have) return OkStatus();
+  if (have == max_slots_ || slots <= have || cannot_grow_) return OkStatus();
   const Status added =
       AddSlots(slots <= kFirstSlots ? std::min(kFirstSlots, max_slots_) - have : max_slots_ - have);
   // The slots that are there do for any copy.
-  return have > 0 && added.code() == Code::kResourceExhausted ? OkStatus() : added;
+  cannot_grow_ = have > 0 && added.code() == Code::kResourceExhausted;
+  return cannot_grow_ ? OkStatus() : added;
 }
 
 Result<CopyRing::Slot*> CopyRing::Take() {

@@ -66,7 +66,8 @@ class CopyRing {
 
   const std::shared_ptr<const CudaDevice> device_;
   const uint32_t max_slots_;
-  Mutex growth_;  // before mutex_: page-locking takes long
+  Mutex growth_;                                     // before mutex_: page-locking takes long
+  bool cannot_grow_ PF_GUARDED_BY(growth_) = false;  // for lack of memory that can be page-locked
   std::vector<Slab> slabs_ PF_GUARDED_BY(growth_);
   std::vector<std::unique_ptr<Slot>> slots_ PF_GUARDED_BY(growth_);
   Mutex mutex_;

@@ -9,6 +9,7 @@ namespace pinfeed {
 namespace {
 
 constexpr double kMeasuredSeconds = 1;  // so that a short time says something
+constexpr double kPause = 1;            // as when a program compiles or validates: no rate
 
 double Seconds(FeedUses::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -28,9 +29,17 @@ void FeedUses::At(const NextUse::Place& place, Clock::time_point now) {
     return;
   // Of an epoch that has ended, what it still had at place_ is not known here: an underestimate, once an
   // epoch.
-  passed_ += place.epoch == place_.epoch ? place.position - place_.position : place.position;
+  const uint64_t step = place.epoch == place_.epoch ? place.position - place_.position : place.position;
+  const bool paused =
+      measured_ && Seconds(now - moved_) > kPause + 10 * position_seconds_ * static_cast<double>(step);
   place_ = place;
   moved_ = now;
+  if (paused) {
+    begin_ = now;
+    passed_ = 0;
+    return;
+  }
+  passed_ += step;
   const double seconds = Seconds(now - begin_);
   if (passed_ == 0 || seconds <= 0) return;
   const double latest = seconds / static_cast<double>(passed_);

@@ -15,7 +15,7 @@
 namespace pinfeed {
 
 // Purpose: estimates when one feed uses a sample: the positions up to there, at the feed's rate of the last
-// seconds. A feed that has stopped is as slow as it has been standing.
+// seconds. A feed that stands is expected to stand as long again.
 // Threads: any. Errors: none.
 class FeedUses {
  public:

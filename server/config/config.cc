@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -108,33 +107,32 @@ void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, C
   }
 }
 
-// How many characters differ: inserted, removed or replaced (V. Levenshtein, 1966).
-size_t Distance(std::string_view one, std::string_view other) {
-  std::vector<size_t> row(other.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < one.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < other.size(); ++j) {
-      const size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
+// Whether one character was inserted, removed or replaced.
+bool DifferByOne(std::string_view one, std::string_view other) {
+  if (one.size() > other.size()) std::swap(one, other);
+  if (other.size() - one.size() > 1 || one == other) return false;
+  const auto [at_one, at_other] = std::ranges::mismatch(one, other);
+  const std::string_view rest(at_other + 1, other.end());
+  return std::string_view(one.size() == other.size() ? at_one + 1 : at_one, one.end()) == rest;
 }
 
-// A variable that is nearly the name of a setting would have no effect, and nobody would notice.
+// A variable that is nearly the name of a setting would have no effect, and nobody would notice. Short names
+// are near to many others. Kubernetes sets variables for each of its services, such as
+// PINFEED_PORT=tcp://10.0.0.1:80.
 void CheckSpelling(const std::map<std::string, std::string>& environment, std::vector<std::string>& faults) {
+  constexpr std::string_view kPrefix = "PINFEED_";
+  constexpr size_t kLeastSpelled = kPrefix.size() + 6;
   std::vector<std::string> names{"PINFEED_CONFIG", "PINFEED_ADDRESS", "PINFEED_LIBRARY", "PINFEED_DAEMON"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(EnvironmentName(key.name));
   for (const auto& variable : environment) {
     const std::string& given = variable.first;
-    if (!given.starts_with("PINFEED_") || std::ranges::find(names, given) != names.end()) continue;
-    const auto near =
-        std::ranges::find_if(names, [&](const auto& name) { return Distance(given, name) <= 2; });
+    if (!given.starts_with(kPrefix) || given.size() < kLeastSpelled ||
+        variable.second.starts_with("tcp://") || std::ranges::find(names, given) != names.end())
+      continue;
+    const auto near = std::ranges::find_if(names, [&](const auto& name) { return DifferByOne(given, name); });
     if (near != names.end())
       faults.push_back("environment " + EscapeName(given) + ": there is no such setting; did you mean " +
-                       *near + "? Unset it otherwise");
+                       *near + "? If not, unset it");
   }
 }
 

@@ -21,14 +21,15 @@ constexpr uint32_t kLinkLinesASecond = 200;
 struct LinkEnds {
   UniqueFd reader;
   UniqueFd decoder;
-  UniqueFd kept;  // a duplicate
+  UniqueConnection kept;  // a duplicate
 };
 
 Result<LinkEnds> MakeLink() {
   std::array<int, 2> pair{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()) != 0)
     return ErrnoStatus("create a link between two members of a group", errno);
-  LinkEnds ends{UniqueFd(pair[0]), UniqueFd(pair[1]), UniqueFd(::fcntl(pair[0], F_DUPFD_CLOEXEC, 0))};
+  LinkEnds ends{UniqueFd(pair[0]), UniqueFd(pair[1]), UniqueConnection(::fcntl(pair[0], F_DUPFD_CLOEXEC, 0))};
+  RefuseForeignFds(pair[0]);  // readers send descriptors, and get none
   if (!ends.kept) return ErrnoStatus("duplicate a link between two members of a group", errno);
   return ends;
 }

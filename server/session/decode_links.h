@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 #include "server/session/session.h"
 
 namespace pinfeed {
@@ -33,7 +34,7 @@ class DecodeLinks {
     Sampler::Start first;
     int lifeline = -1;
     uint64_t decoder_id = 0;  // the session that decodes for it; 0: none
-    UniqueFd link = {};
+    UniqueConnection link = {};
   };
   // Ends the link of a reader.
   static void Unlink(Member& reader);

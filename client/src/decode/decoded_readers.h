@@ -70,7 +70,7 @@ class DecodedReaders {
   std::optional<WakeEvent> wake_ PF_GUARDED_BY(mutex_);  // from the first reader on
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;
   std::vector<Reader> accepted_ PF_GUARDED_BY(mutex_);  // which the thread has yet to take
-  bool ended_ PF_GUARDED_BY(mutex_) = false;            // the thread has
+  bool ended_ PF_GUARDED_BY(mutex_) = false;            // the thread has, or could not start
   std::vector<std::unique_ptr<Reader>> readers_;        // of the thread
   std::thread thread_;  // started by a decode thread, joined once that has ended
 };

@@ -62,6 +62,11 @@ Status CheckNotMasks(const Location& base, const std::vector<std::string>& class
                          "directory of their own, and open that with masks naming 'mask'");
 }
 
+std::string UnseenText(const Location& base) {
+  return "while the dataset stays open, files that are added or removed below may not be seen until " +
+         QuotePath(base.path()) + " itself is touched";
+}
+
 // Whether an entry that is not a directory is an image. Other kinds of files are ignored.
 Result<bool> IsImage(const Location& base, std::string_view directory, const DirectoryEntry& entry) {
   const auto object = [&] {
@@ -144,24 +149,29 @@ void ImageIndex::ChooseChecked(const Location& base, size_t root_entries) {
   };
   if (root_entries <= Location::kMaxStamped) std::erase_if(*checked_, is_stamped);
   if (checked_->size() <= kMaxChecked) return;
-  spdlog::warn(
-      "{} has {} folders, and changes are looked for in {} at most: while the dataset stays open, a file "
-      "that is "
-      "added or removed in one of its folders is seen only once {} itself is touched",
-      QuotePath(base.path()), checked_->size(), kMaxChecked, QuotePath(base.path()));
+  spdlog::warn("{} has {} folders to look at, more than {}: {}", QuotePath(base.path()), checked_->size(),
+               kMaxChecked, UnseenText(base));
   checked_->clear();
 }
 
 bool ImageIndex::IsCurrent(const Location& base) const {
-  return checked_ && std::ranges::all_of(*checked_, [&](const FolderScan::Listed& folder) {
-           bool equal = false;
-           const auto compare = [&](const FolderVersion& version) {
-             equal = version == folder.version;
-             return true;
-           };
-           const auto never = [](const DirectoryEntry&) { return Internal("visited"); };
-           return base.List(folder.path, never, compare).ok() && equal;
-         });
+  if (!checked_) return false;
+  const auto until = std::chrono::steady_clock::now() + kMaxCheckTime;
+  for (const FolderScan::Listed& folder : *checked_) {
+    if (std::chrono::steady_clock::now() > until) {
+      spdlog::warn("looking for changes in the {} folders of {} took more than {} s: {}", checked_->size(),
+                   QuotePath(base.path()), kMaxCheckTime.count(), UnseenText(base));
+      break;
+    }
+    bool equal = false;
+    const auto compare = [&](const FolderVersion& version) {
+      equal = version == folder.version;
+      return true;
+    };
+    const auto never = [](const DirectoryEntry&) { return Internal("visited"); };
+    if (!base.List(folder.path, never, compare).ok() || !equal) return false;
+  }
+  return true;
 }
 
 void ImageIndex::Add(FolderScan::Folder folder, uint32_t label) {

@@ -2,6 +2,7 @@
 // The index of an image folder. In: class directories, walked once. Out: the path and label of sample i.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,11 +31,12 @@ class ImageIndex {
   size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
   // Whether the directories of the classes and those below still have the entries that were found. Looks at
-  // none if there are more than kMaxChecked, nor at those with symbolic links.
+  // none if there are more than kMaxChecked, nor at those with symbolic links, and for kMaxCheckTime at most.
   bool IsCurrent(const Location& base) const;
 
  private:
-  static constexpr size_t kMaxChecked = 65536;  // each takes some microseconds if the kernel knows it
+  static constexpr size_t kMaxChecked = 65536;  // each takes some microseconds on a local file system
+  static constexpr std::chrono::seconds kMaxCheckTime{4};
   struct Directory {
     std::string path;
     uint32_t label;
@@ -48,7 +50,7 @@ class ImageIndex {
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
   PackedNames names_;                   // the files' names, by sample
-  // That IsCurrent looks at. Empty: one changed while it was listed.
+  // That IsCurrent looks at. nullopt: one changed while it was listed, so that entries may be missing.
   std::optional<std::vector<FolderScan::Listed>> checked_;
   size_t longest_path_ = 0;  // in bytes
 };

@@ -163,7 +163,8 @@ class Connection:
     @property
     def rank_source(self) -> str:
         """Where rank and world size come from: "arguments", "torch.distributed", "RANK/WORLD_SIZE",
-        "SLURM_PROCID/SLURM_NTASKS", "share" (a shared feed is not split by rank) or "default".
+        "SLURM_PROCID/SLURM_NTASKS", "LOCAL_RANK/WORLD_SIZE" (Lightning), "share" (a shared feed is not split by rank)
+        or "default".
         """
         self._find_rank()
         return self._rank.source
