@@ -102,7 +102,7 @@ bool IsFieldName(std::string_view name) {
 }
 
 Status ExplainMissing(const Status& missing, std::string_view path) {
-  if (missing.code() == Code::kPermissionDenied && missing.native_error() == EACCES) {
+  if (missing.native_error() == EACCES) {
     return Status(Code::kPermissionDenied,
                   missing.message() + "; the daemon reads it as user " + std::to_string(::geteuid()) +
                       ": let this user read the data and search the folders above",

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/base/unique_handle.h"
+#include "common/os/foreign_fds.h"
 
 namespace pinfeed {
 
@@ -16,7 +16,7 @@ class ConnectionOwner {
   // Returns false if the connection was queued; GuardedConnection::OnCreditGranted is then called later.
   virtual bool RequestCredit(uint32_t cost) = 0;
   // Connects to gRPC and returns the guard's end of the socket pair; null on failure.
-  virtual UniqueFd ConnectToServer() = 0;
+  virtual UniqueConnection ConnectToServer() = 0;
   // Returns why the client may not call; empty if it may. Called once TLS has identified the client, and
   // for each call.
   virtual std::string DenialReason() = 0;

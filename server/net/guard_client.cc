@@ -101,10 +101,10 @@ bool GuardClient::RequestCredit(uint32_t cost) {
   return false;
 }
 
-UniqueFd GuardClient::ConnectToServer() {
+UniqueConnection GuardClient::ConnectToServer() {
   const auto refuse = [&](const std::string& why) {
     services_.refusals.Count(Refusal::kDescriptors, "a connection from " + Describe(peer_) + ": " + why);
-    return UniqueFd();
+    return UniqueConnection();
   };
   if (connection_account_->descriptors + kSocketPairFds > MaxDescriptorsPerUser()) {
     return refuse(std::to_string(connection_account_->descriptors) +
@@ -114,7 +114,7 @@ UniqueFd GuardClient::ConnectToServer() {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return refuse(ErrnoStatus("create a socket pair", errno).ToString());
   RefuseForeignFds(ends[0]);  // it is gRPC that sends: closing this end need not wait
-  UniqueFd ours(ends[0]);
+  UniqueConnection ours(ends[0]);
   UniqueFd grpcs(ends[1]);
   connection_account_->descriptors += kSocketPairFds;
   descriptors_ += kSocketPairFds;

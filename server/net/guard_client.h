@@ -63,7 +63,7 @@ class GuardClient final : private ConnectionOwner {
   std::string who() const { return identified_ ? account_->who : Describe(peer_); }
 
   bool RequestCredit(uint32_t cost) override;
-  UniqueFd ConnectToServer() override;
+  UniqueConnection ConnectToServer() override;
   std::string DenialReason() override;
   void CountDenial(const std::string& why) override;
   std::string AdmitCall(size_t of_connection) override;

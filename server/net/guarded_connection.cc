@@ -127,12 +127,12 @@ void GuardedConnection::Begin() {
     to_client_ += SettingsAndAck();
     return;
   }
-  UniqueFd server = owner_.ConnectToServer();
+  UniqueConnection server = owner_.ConnectToServer();
   if (!server) {
     HangUp();
     return;
   }
-  server_ = std::make_unique<SocketStream>(UniqueConnection(server.release()));
+  server_ = std::make_unique<SocketStream>(std::move(server));
 }
 
 void GuardedConnection::FromClient() {

@@ -19,10 +19,10 @@ struct SocketPair {
   SocketPair() {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-    ours = UniqueFd(ends[0]);
+    ours = UniqueConnection(ends[0]);
     theirs = UniqueFd(ends[1]);
   }
-  UniqueFd ours;
+  UniqueConnection ours;
   UniqueFd theirs;
 };
 
@@ -57,7 +57,7 @@ class GuardedConnectionTest : public ::testing::Test, public ConnectionOwner {
     credit_ -= cost;
     return true;
   }
-  UniqueFd ConnectToServer() override { return std::move(server_.ours); }
+  UniqueConnection ConnectToServer() override { return std::move(server_.ours); }
   std::string DenialReason() override { return {}; }
   void CountDenial(const std::string& /*why*/) override {}
   std::string AdmitCall(size_t /*of_connection*/) override {
@@ -78,9 +78,9 @@ class GuardedConnectionTest : public ::testing::Test, public ConnectionOwner {
   uint64_t message_bytes_ = 0;
   SocketPair client_;
   SocketPair server_;
-  std::unique_ptr<GuardedConnection> connection_ = std::make_unique<GuardedConnection>(
-      *this, std::make_unique<SocketStream>(UniqueConnection(client_.ours.release())), 40,
-      GuardedConnection::Clock::time_point::max());
+  std::unique_ptr<GuardedConnection> connection_ =
+      std::make_unique<GuardedConnection>(*this, std::make_unique<SocketStream>(std::move(client_.ours)), 40,
+                                          GuardedConnection::Clock::time_point::max());
   const std::string begin_ =
       std::string(kHttp2Preface) + Frame(FrameType::kSettings, 0, 0, std::string(6, '\0'));
 };

@@ -64,8 +64,9 @@ def _number(value: int) -> int:
 
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
     """Returns the rank from the arguments, else from an initialised ``torch.distributed``, else from torchrun's
-    variables, else from Slurm's (for a job with more than one task), else from Lightning's on its first node, else 0 of 1. A shared feed is one stream for
-    its whole group, so only arguments split it. InvalidArgumentError if there is only half of a source.
+    variables, else from Slurm's (for a job with more than one task), else from Lightning's on its first node, else 0 of
+    1. A shared feed is one stream for its whole group, so only arguments split it. InvalidArgumentError if there is only
+    half of a source.
     """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:

@@ -298,7 +298,7 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
 
 
 def sample_bytes(tensor: Any) -> int:
-    """Returns the bytes per sample of a `abi.TensorInfo`. The batch it describes may be empty."""
+    """Returns the bytes per sample of an `abi.TensorInfo`. The batch it describes may be empty."""
     shape: List[int] = tensor.shape[1 : tensor.dims]
     return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
 

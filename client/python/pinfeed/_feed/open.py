@@ -104,8 +104,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         group, each member passes its own state, or all the same one, and gets every batch after it.
       rank, world_size: this process's share of the samples. All ranks get equally many; an epoch's last batches may
         therefore repeat up to world_size - 1 samples. Default: from torch.distributed, torchrun, Slurm or Lightning,
-        or else 0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised takes its rank
-        with the first ``for`` (see `Feed.rank`).
+        or else 0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised takes its
+        rank with the first ``for`` (see `Feed.rank`).
 
     Transforms and fields:
       transforms: objects of `pinfeed.transforms`, or torchvision's equivalents.
