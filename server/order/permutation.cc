@@ -56,17 +56,12 @@ class EpochRandom {
 
 }  // namespace
 
-Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch, Inverse inverse) : n_(n) {
+Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
   PF_CHECK(n >= 1, "a permutation needs at least one element");
-  if (n <= kMaxListed) {
+  if (n <= kMaxListed)
     MakeList(seed, epoch);
-    if (inverse == Inverse::kYes) {
-      positions_.resize(n_);
-      for (size_t i = 0; i < list_.size(); ++i) positions_[list_[i]] = static_cast<uint16_t>(i);
-    }
-  } else {
+  else
     MakeKeys(seed, epoch);
-  }
 }
 
 void Permutation::MakeList(uint64_t seed, uint64_t epoch) {
@@ -119,7 +114,10 @@ void Permutation::CopyTo(uint64_t first, std::span<uint32_t> values) const {
 uint64_t Permutation::PositionOf(uint64_t value) const {
   PF_CHECK(value < n_, "value outside the permutation");
   if (!list_.empty()) {
-    PF_CHECK(!positions_.empty(), "the permutation was made without its inverse");
+    std::call_once(inverted_, [this] {
+      positions_.resize(n_);
+      for (size_t i = 0; i < list_.size(); ++i) positions_[list_[i]] = static_cast<uint16_t>(i);
+    });
     return positions_[value];
   }
   if (value < 2) value ^= swap_;

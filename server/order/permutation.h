@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -17,23 +18,21 @@ namespace pinfeed {
 // even number of bits that holds n - 1, with cycle walking: it is applied again until the value is below n.
 // See J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. A Feistel network is a
 // permutation for any round function (M. Luby and C. Rackoff, SIAM J. Comput. 17(2), 1988).
-// Threads: immutable.
+// Threads: any.
 class Permutation {
  public:
   static constexpr uint64_t kMaxListed = uint64_t{1} << 16;
 
-  // Whether PositionOf is needed, which costs a list as much again.
-  enum class Inverse { kNo, kYes };
-
   // Precondition: n >= 1. Takes up to a millisecond and 128 KiB.
-  Permutation(uint64_t n, uint64_t seed, uint64_t epoch, Inverse inverse = Inverse::kNo);
+  Permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
   // Precondition: index < n. The expected number of applications of the network is below 4.
   uint64_t operator()(uint64_t index) const;
   // Of the indexes from `first` on, which is faster than one by one. Preconditions: first + values.size() <=
   // n; n - 1 fits 32 bits.
   void CopyTo(uint64_t first, std::span<uint32_t> values) const;
-  // The index at which `value` stands; takes as long. Preconditions: value < n; made with Inverse::kYes.
+  // The index at which `value` stands; takes as long. The first call makes the inverse of the list, 128 KiB
+  // more. Precondition: value < n.
   uint64_t PositionOf(uint64_t value) const;
 
  private:
@@ -41,8 +40,9 @@ class Permutation {
   void MakeKeys(uint64_t seed, uint64_t epoch);
 
   uint64_t n_;
-  std::vector<uint16_t> list_;       // empty when n_ > kMaxListed; the rest is used then
-  std::vector<uint16_t> positions_;  // of the values of list_; empty without Inverse::kYes
+  std::vector<uint16_t> list_;  // empty when n_ > kMaxListed; the rest is used then
+  mutable std::once_flag inverted_;
+  mutable std::vector<uint16_t> positions_;  // of the values of list_, since the first PositionOf
   int half_bits_ = 0;
   uint64_t half_mask_ = 0;
   uint64_t swap_ = 0;  // 1: the values 0 and 1 are exchanged

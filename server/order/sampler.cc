@@ -11,19 +11,21 @@
 
 namespace pinfeed {
 
-// Purpose: caches the orders of the last two requested epochs. At an epoch boundary, batches of both epochs
-// are loaded. Threads: any.
+// Purpose: keeps the orders of three epochs. At an epoch boundary, batches of both epochs are loaded, and the
+// places of samples are asked for in the one behind. Threads: any.
 class Sampler::Orders {
  public:
   Orders(uint64_t samples, uint64_t seed) : samples_(samples), seed_(seed) {}
 
   std::shared_ptr<const Permutation> Of(uint64_t epoch) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    if (recent_[0].order == nullptr || recent_[0].epoch != epoch) std::swap(recent_[0], recent_[1]);
+    Entry& entry = entries_[epoch % entries_.size()];
     // Computed under the lock: other threads that need the same order would only compute it again.
-    if (recent_[0].order == nullptr || recent_[0].epoch != epoch)
-      recent_[0] = {epoch, std::make_shared<const Permutation>(samples_, seed_, epoch)};
-    return recent_[0].order;
+    if (entry.order == nullptr || entry.epoch != epoch) {
+      entry.order = std::make_shared<const Permutation>(samples_, seed_, epoch);
+      entry.epoch = epoch;
+    }
+    return entry.order;
   }
 
  private:
@@ -34,7 +36,7 @@ class Sampler::Orders {
   const uint64_t samples_;
   const uint64_t seed_;
   Mutex mutex_;
-  std::array<Entry, 2> recent_ PF_GUARDED_BY(mutex_);  // most recent first
+  std::array<Entry, 3> entries_ PF_GUARDED_BY(mutex_);
 };
 
 void BatchSamples::CopyTo(uint32_t first, std::span<uint32_t> ids) const {
@@ -130,6 +132,14 @@ BatchSamples Sampler::SamplesOf(const BatchPlan& plan) const {
   // cases that equals plan.samples.
   const uint64_t first = plan.batch_index * global_batch_ + rank_ * plan.samples;
   return {orders_ == nullptr ? nullptr : orders_->Of(plan.epoch), first, samples_};
+}
+
+std::optional<uint64_t> Sampler::PositionOf(uint64_t epoch, uint64_t sample) const {
+  const uint64_t position = orders_ == nullptr ? sample : orders_->Of(epoch)->PositionOf(sample);
+  const uint64_t batch = position / global_batch_;
+  if (batch >= batches_per_epoch_) return std::nullopt;
+  if (position % global_batch_ / Plan(epoch, batch).samples != rank_) return std::nullopt;
+  return position;
 }
 
 }  // namespace pinfeed

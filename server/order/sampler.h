@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "common/base/result.h"
@@ -49,8 +50,8 @@ class BatchSamples {
 // = batch_size * world_size. Rank r takes the r-th block of batch_size. The last, incomplete global batch is
 // dropped (drop_last) or divided evenly: every rank gets ceil(rest / world_size) samples. Missing samples are
 // repeated from the epoch's start, so that every rank has the same number of batches.
-// Owns: the orders of the last requested epochs; copies share them. Threads: all methods from any thread.
-// Invariants:
+// Owns: the orders of three epochs, those of the last requests; copies share them. Threads: all methods from
+// any thread. Invariants:
 // 1. The ids of an epoch's positions 0..N-1 are a permutation of 0..N-1.
 // 2. The concatenation of batch k over all ranks depends only on batch_size * world_size, not on world_size.
 class Sampler {
@@ -79,6 +80,11 @@ class Sampler {
   BatchPlan Plan(uint64_t epoch, uint64_t batch_index) const;
   // The first call in an epoch computes its order: see Permutation.
   BatchSamples SamplesOf(const BatchPlan& plan) const;
+  // The position in the epoch at which this rank loads the sample, repetitions aside. Empty: it does not.
+  // Precondition: sample < dataset_samples.
+  std::optional<uint64_t> PositionOf(uint64_t epoch, uint64_t sample) const;
+
+  uint64_t samples() const { return samples_; }
 
  private:
   class Orders;

@@ -51,7 +51,7 @@ TEST(PermutationTest, PositionOfIsTheInverse) {
   for (const uint64_t n :
        {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{1000}, kListed, kListed + 1, 4 * kListed,
         4 * kListed + 1, (uint64_t{1} << 32) + 1, uint64_t{1} << 63, UINT64_MAX}) {
-    const Permutation permutation(n, 9, 4, Permutation::Inverse::kYes);
+    const Permutation permutation(n, 9, 4);
     for (uint64_t i = 0; i < std::min<uint64_t>(n, 5000); ++i) {
       for (const uint64_t index : {i, n - 1 - i}) {
         ASSERT_EQ(permutation.PositionOf(permutation(index)), index) << "n = " << n;
