@@ -23,7 +23,7 @@ import numpy as np
 import pinfeed
 import torch
 
-DEVICE = "cuda:0"
+DEVICE = os.environ.get("DEVICE", "cuda:0")
 TIMEOUT = 60
 ARRAY = ("float32", (256,))
 SPAWN = multiprocessing.get_context("spawn")

@@ -20,7 +20,7 @@ import torch
 import pinfeed
 from pinfeed._copies import block
 
-DEVICE = torch.device("cuda", 0)
+DEVICE = torch.device(os.environ.get("DEVICE", "cuda:0"))
 CYCLES = 200_000_000  # some 0.1 s
 MANY = 1000
 LARGE, SMALL, INPUT = 4_000_000, 4096, 562_000
@@ -309,7 +309,8 @@ def rates():
 
 def main():
     parts = os.environ.get("COPIES_PARTS", "bytes_arrive sources_may_change streams_are_ordered graphs packed_views to_host rates").split()
-    print(torch.__version__, torch.cuda.get_device_name(0), f"{os.cpu_count()} CPUs")
+    torch.cuda.set_device(DEVICE)
+    print(torch.__version__, torch.cuda.get_device_name(DEVICE), f"{os.cpu_count()} CPUs")
     for part in parts:
         globals()[part]()
     if len(sys.argv) > 1:

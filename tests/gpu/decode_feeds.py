@@ -6,6 +6,7 @@
 In: a daemon, and the folder that make_inputs.py filled. Out: a line for each check; the exit status is 1 when one failed.
 """
 import contextlib
+import os
 import pathlib
 import shutil
 import sys
@@ -18,7 +19,7 @@ import pinfeed
 import torch
 from feeding import endless
 
-DEVICE = "cuda:0"
+DEVICE = os.environ.get("DEVICE", "cuda:0")
 BATCH = 96
 MEAN_LEVELS, NEAR_LEVELS, NEAR_SHARE = 1.5, 8, 0.999  # docs/transforms.md
 
@@ -299,7 +300,8 @@ def refusals():
 
 
 def main():
-    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+    torch.cuda.set_device(DEVICE)
+    print(f"{torch.cuda.get_device_name(DEVICE)}, torch {torch.__version__}")
     failed = []
     for check in (
         pixels_and_everything_else, whole_epochs, auto, resumes_in_the_middle, two_trainers_of_a_broadcast, one_decodes_for_two, readers_that_are_late, capture_is_refused,

@@ -7,6 +7,7 @@ What comes in: the build, by PINFEED_DAEMON and PINFEED_LIBRARY. What goes out: 
 """
 import gc
 import io
+import os
 import sys
 import warnings
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 import pinfeed
 
-DEVICE = torch.device("cuda", 0)
+DEVICE = torch.device(os.environ.get("DEVICE", "cuda:0"))
 CYCLES = 200_000_000  # some 0.1 s
 BATCH, SIDE = 16, 256
 broken = 0
@@ -145,12 +146,13 @@ def gpus_that_are_not_there():
 
 
 def main():
+    torch.cuda.set_device(DEVICE)
     warnings.filterwarnings("ignore", "This DataLoader will create")
     check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
     check("the same with workers that are spawned", after_cuda_was_initialised("spawn") == [True] * 3)
     check("GPUs that are not there are refused", gpus_that_are_not_there())
     check("batches on the GPU, in order", [same(batch, number) for number, batch in enumerate(loader(40))] == [True] * 40)
-    check("without workers too", [same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))] == [True] * 4)
+    check("without workers too", [same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=DEVICE.index))] == [True] * 4)
     check("the slots are page-locked", page_locked())
     check("images that the daemon decodes", images_are_those_of_the_host())
 

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pinfeed
 
-DEVICE = "cuda:0"
+DEVICE = os.environ.get("DEVICE", "cuda:0")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMAL = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
 FLIP = pinfeed.RandomHorizontalFlip()
@@ -38,7 +38,7 @@ class Daemon:
         return self._log.read_text(errors="replace")
 
     def used(self):
-        return int(pinfeed.status(self.address)["gpus"][0]["arena_used_bytes"])
+        return sum(int(gpu["arena_used_bytes"]) for gpu in pinfeed.status(self.address)["gpus"])
 
     def await_unused(self):
         """Until no memory is used: samples stay for 15 s after their last feed."""
@@ -48,7 +48,7 @@ class Daemon:
             time.sleep(0.1)
 
     def copied(self):
-        return int(pinfeed.status(self.address)["gpus"][0]["copied_bytes"])
+        return sum(int(gpu["copied_bytes"]) for gpu in pinfeed.status(self.address)["gpus"])
 
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -5,14 +5,15 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds resident resident_rates broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings builds doctor trace demo (default: all but wheel, peers, settings and builds, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds resident resident_rates broadcast every_gpu death frameworks loader batcher copies loops sanitizer bench latency loader_rates wheel peers settings builds doctor trace demo (default: all but wheel, peers, settings and builds, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list), BENCH_GPUS how many GPUs its part gpus takes at once ("1 2 4 8").
+# DEVICE: the GPU of the parts decode_feeds, resident, loader, batcher and copies (cuda:0).
 # wheel needs the file's path in WHEEL. peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py. builds compares the builds of the daemon that BUILDS names ("old=PINFEEDD new=PINFEEDD", and arguments of builds.py).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare decode decode_feeds resident resident_rates broadcast death frameworks loader batcher copies loops sanitizer bench latency loader_rates doctor trace demo}
+parts=${PARTS:-compare decode decode_feeds resident resident_rates broadcast every_gpu death frameworks loader batcher copies loops sanitizer bench latency loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -40,7 +41,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ] && [ "${parts%_rates}" != resident ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen broadcast || chosen peers || chosen wheel || chosen settings || chosen builds || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen broadcast || chosen every_gpu || chosen peers || chosen wheel || chosen settings || chosen builds || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -85,6 +86,9 @@ if chosen resident_rates; then piece "resident samples: rates" 300 python3 "$her
 
 # On all GPUs at once, where there are several.
 if chosen broadcast; then piece "one broadcast to all GPUs" 240 python3 "$here/broadcast.py" "$address" "$inputs"; fi
+
+# In one process, whichever GPU is the current one.
+if chosen every_gpu; then PINFEED_DAEMON=$here/bin/pinfeedd piece "every GPU at once" 240 python3 "$here/every_gpu.py" "$address" "$inputs"; fi
 
 if chosen death; then
   scribble=()
