@@ -23,6 +23,9 @@ namespace {
 constexpr int32_t kUpsampleMargin = 2;
 // Maximum scans of a progressive file. Encoders produce about ten; decompression bombs have thousands.
 constexpr int kMaxScans = 500;
+// Maximum pixels of all scans together. A scan of a large image can be some hundred bytes, and takes a
+// second.
+constexpr uint64_t kMaxScannedPixels = uint64_t{1} << 32;
 
 // a * b / 255, rounded: Blinn, "Three wrongs make a right", IEEE CG&A 1995.
 uint8_t MulDiv255(uint32_t a, uint32_t b) {
@@ -88,10 +91,14 @@ struct JpegDecoder::State {
     cinfo->src->bytes_in_buffer -= static_cast<size_t>(count);
   }
   static void OnProgress(j_common_ptr cinfo) {
-    if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number <= kMaxScans) return;
+    const auto& decompress = *reinterpret_cast<j_decompress_ptr>(cinfo);
+    const uint64_t pixels = uint64_t{decompress.image_width} * decompress.image_height;
+    const auto most = static_cast<int>(std::min<uint64_t>(kMaxScans, kMaxScannedPixels / pixels));
+    if (decompress.input_scan_number <= most) return;
     State& state = Of(cinfo);
     state.message_code = JERR_OUT_OF_MEMORY;
-    std::snprintf(state.message, sizeof state.message, "more than %d scans", kMaxScans);
+    std::snprintf(state.message, sizeof state.message, "more than %d scans of %u x %u pixels", most,
+                  decompress.image_width, decompress.image_height);
     std::longjmp(state.jump, 1);
   }
 

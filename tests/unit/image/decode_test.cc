@@ -110,13 +110,13 @@ TEST(DecodeTest, AcceptsBytesBehindTheEnd) {
   EXPECT_OK(DecodeImage(file, decoder));
 }
 
-TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
+// A progressive file whose last scan comes a thousand times more, before the end marker.
+std::vector<std::byte> FileOfAThousandScans() {
   JpegOptions options;
   options.width = 16;
   options.height = 16;
   options.progressive = true;
   std::vector<std::byte> file = MakeJpeg(options, 1);
-  // The last scan again and again, before the end marker.
   size_t last = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
@@ -126,8 +126,25 @@ TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
   for (int i = 0; i < 1000; ++i) file.insert(file.end(), scan.begin(), scan.end());
   file.push_back(std::byte{0xFF});
   file.push_back(std::byte{0xD9});
+  return file;
+}
+
+TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
   ImageDecoder decoder;
-  EXPECT_THAT(DecodeImage(file, decoder), StatusIs(Code::kResourceExhausted, HasSubstr("500 scans")));
+  EXPECT_THAT(DecodeImage(FileOfAThousandScans(), decoder),
+              StatusIs(Code::kResourceExhausted, HasSubstr("500 scans")));
+}
+
+TEST(DecodeTest, RefusesFewerScansOfALargeImage) {
+  std::vector<std::byte> file = FileOfAThousandScans();
+  size_t frame = 0;  // the header that says how large the image is
+  while (file[frame] != std::byte{0xFF} || file[frame + 1] != std::byte{0xC2}) ++frame;
+  file[frame + 5] = std::byte{4096 >> 8};
+  file[frame + 7] = std::byte{8192 >> 8};
+  file[frame + 6] = file[frame + 8] = std::byte{0};
+  ImageDecoder decoder;
+  EXPECT_THAT(DecodeImage(file, decoder),
+              StatusIs(Code::kResourceExhausted, HasSubstr("128 scans of 8192 x 4096 pixels")));
 }
 
 // A file without its own tables must not be decoded with those of the file before.
