@@ -128,6 +128,12 @@ Status SealAgainstNewWriters(int fd) {
   return OkStatus();
 }
 
+Status SealAgainstSeals(int fd) {
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL) != 0)
+    return ErrnoStatus("seal shared memory against seals", errno);
+  return OkStatus();
+}
+
 Status CheckSealedSize(int fd, uint64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return ErrnoStatus("read the seals of shared memory", errno);

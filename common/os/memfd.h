@@ -68,6 +68,9 @@ bool DiscardMemfd(int fd, uint64_t bytes);
 
 // Seals the memory against new writable mappings, including by mprotect. Existing mappings keep their rights.
 Status SealAgainstNewWriters(int fd);
+// Seals the memory against further seals: a client with a writable descriptor could keep it from being
+// discarded.
+Status SealAgainstSeals(int fd);
 
 // kInvalidArgument unless the descriptor is a memfd of exactly `bytes` that can neither shrink nor grow. Only
 // such a descriptor is safe to map.

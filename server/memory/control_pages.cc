@@ -18,6 +18,7 @@ Result<std::unique_ptr<ControlPages>> ControlPages::Create(uint32_t slot_count) 
                    Mapping::Map(publish_fd.get(), kPublishPageBytes, Access::kReadWrite, true));
   RETURN_IF_ERROR(SealAgainstNewWriters(publish_fd.get()));
   ASSIGN_OR_RETURN(UniqueFd release_fd, CreateMemfd("pinfeed-release", kReleasePageBytes));
+  RETURN_IF_ERROR(SealAgainstSeals(release_fd.get()));
   ASSIGN_OR_RETURN(Mapping release,
                    Mapping::Map(release_fd.get(), kReleasePageBytes, Access::kReadOnly, true));
   UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -41,7 +41,7 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   // in parallel on each slot's first use.
   auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
   if (!memory.ok()) return memory.status().WithContext(what);
-  if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
+  RETURN_IF_ERROR(shared ? SealAgainstNewWriters(fd->get()) : SealAgainstSeals(fd->get()));
 
   return std::unique_ptr<HostArena>(new HostArena(
       RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(reservation).value(),

@@ -50,6 +50,7 @@ Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes) {
                   lease.status().message().substr(0, lease.status().message().find("; ")));
   // The kernel does not count the descriptor of the creation as a user.
   ASSIGN_OR_RETURN(const UniqueFd made, CreateEmptyMemfd("pinfeed-batch", bytes));
+  RETURN_IF_ERROR(SealAgainstSeals(made.get()));
   ASSIGN_OR_RETURN(UniqueFd kept, ReopenMemfd(made.get(), Access::kReadWrite));
   ASSIGN_OR_RETURN(UniqueFd given, ReopenMemfd(made.get(), Access::kReadWrite));
   use->bytes = charged;

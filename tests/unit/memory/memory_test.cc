@@ -140,6 +140,12 @@ BatchLayout Layout(uint64_t sample_bytes, uint32_t batch_size) {
   return *BatchLayout::Create({{"data", DType::kUint8, {static_cast<int64_t>(sample_bytes)}}}, batch_size);
 }
 
+TEST(HostArenaTest, ClientCannotSealItsMemory) {
+  MemoryBudget pool(1 << 20);
+  const auto arena = HostArena::Create(Layout(1000, 4), 3, false, pool).value();
+  EXPECT_NE(::fcntl(arena->fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+}
+
 TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
   MemoryBudget pool(16 * kSlotAlignment);
   {
