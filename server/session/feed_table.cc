@@ -162,7 +162,7 @@ void FeedTable::EndIfOver(Entry& entry) {
 void FeedTable::Release(Session& session) {
   Depart(session, {.reason = DepartureReason::kCancelled});  // one that was never admitted
   // A client that was not served has got no batch, and neither has any before the group is complete.
-  const bool keep = session.state != SessionState::kPending && session.feed->HasBegun();
+  const bool keep = session.served && session.feed->HasBegun();
   std::optional<ClientProcess> mapper;
   if (session.mapped) mapper = std::move(session.process);
   if (mapper && session.resident != nullptr) session.resident->AddRemainingMapper(*mapper);

@@ -106,6 +106,10 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
   if (connected != connections_.end()) {
     const std::shared_ptr<Session> session = connected->second.session;
     if (MayHold(*session)) {
+      if (session->feed->SnapshotOf(*session).slots_lent == 0) {
+        EndSession(connected->first, evicted);
+        return size_t{0};
+      }
       return FailedPrecondition("evict: " + Describe(*session) + " has departed from its feed already (" +
                                 SessionStateName(session->state) +
                                 "); end its process to reclaim the batches that it holds");

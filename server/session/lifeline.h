@@ -53,8 +53,9 @@ class LifelineServer {
   void Abandon(const std::shared_ptr<Session>& session);
 
   // Ends a session; its trainer gets `error` in place of the next batch. If the session holds batches that it
-  // shares with its group, it ends once they are released, at the latest with its process. `done` gets their
-  // number, or kNotFound if there is no such session, and is called on the loop's thread.
+  // shares with its group, it ends with its client's bye, with its process, or with an eviction after they
+  // are released. `done` gets their number, or kNotFound if there is no such session, and is called on the
+  // loop's thread.
   void Evict(uint64_t session_id, const Status& error, std::function<void(const Result<size_t>&)> done);
 
   const std::string& path() const { return listener_.path(); }

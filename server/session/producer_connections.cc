@@ -55,17 +55,17 @@ Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& sessio
                               " itself; only a feed with dataset.produced has producers");
   }
   RETURN_IF_ERROR(group->CheckLane(lane));
+  std::vector<std::shared_ptr<Session>> looked_at;  // one may be the last owner, whose end takes other locks
   const MutexLock lock(mutex_);
-  const auto ended = [](const Invitation& one) {
-    const std::shared_ptr<Session> of = one.session.lock();
+  const auto ended = [&](const Invitation& one) {
+    const std::shared_ptr<Session>& of = looked_at.emplace_back(one.session.lock());
     return of == nullptr || of->state != SessionState::kAttached;
   };
   ptrdiff_t surplus = std::ranges::count_if(invitations_, ended) - kEndedKept;
   std::erase_if(invitations_, [&](const Invitation& one) { return ended(one) && surplus-- > 0; });
-  const auto invited = std::ranges::count_if(
-      invitations_, [&](const Invitation& one) { return one.session.lock() == session; });
+  const auto invited = std::ranges::count(invitations_, session->id, &Invitation::session_id);
   RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
-  invitations_.push_back({NewToken(), session, session->peer.uid, lane});
+  invitations_.push_back({NewToken(), session, session->id, session->peer.uid, lane});
   return invitations_.back().token;
 }
 

@@ -60,6 +60,7 @@ class ProducerConnections {
   struct Invitation {
     Token token;
     std::weak_ptr<Session> session;
+    uint64_t session_id = 0;
     uid_t uid = 0;  // of the session's user
     uint32_t lane = 0;
   };

@@ -18,6 +18,8 @@ const char* SessionStateName(SessionState state) {
       return "evicted";
     case SessionState::kLeft:
       return "left";
+    case SessionState::kEnded:
+      return "ended";
   }
   return "unknown";
 }

@@ -28,15 +28,16 @@ enum class SessionState : uint8_t {
   kOrphaned,  // its lifeline hung up but its process lives: it gets no batches, and its memory stays charged
   kEvicted,   // it gets no batches; its group waits for those that it still holds
   kLeft,      // the same, at its client's request
+  kEnded,     // it is in no table any more
 };
 const char* SessionStateName(SessionState state);
 
 // Purpose: one participant of a feed, from FeedTable::Join until its memory may be freed. Owns: its control
 // pages, and the feed together with other sessions. Borrows: the feed table, which outlives it.
 // Threads: `state` from any thread; `taking_part` is guarded by the feed table's lock, the base class by the
-// feed's; `mapped` is written by the session loop; the rest is constant once the session is in the session
-// table. Invariants: 1. the feed and its memory live until the last session is destroyed; 2. it is a member
-// of the feed exactly while kAttached.
+// feed's; `served` and `mapped` are written before the session is in the session table, and by the session
+// loop; the rest is constant once it is there. Invariants: 1. the feed and its memory live until the last
+// session is destroyed; 2. it is a member of the feed exactly while kAttached.
 struct Session : Participant {
   Session(FeedTable& feed_table, std::shared_ptr<Feed> joined) : table(feed_table), feed(std::move(joined)) {}
   ~Session();
@@ -60,6 +61,7 @@ struct Session : Participant {
   std::string fallback;   // why its backend is not a better one that was requested
   std::string trace_id;   // the trace id of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
+  bool served = false;      // it has been kAttached
   bool mapped = false;      // its client may have the memory mapped
   bool taking_part = true;  // it has not departed from its feed and group
 };

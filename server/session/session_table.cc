@@ -60,7 +60,7 @@ size_t SessionTable::CountLocked(std::optional<uid_t> user) const {
     ++all;
     // On an exclusive feed, a session that left counts: its client had no need to leave, and its memory
     // stays.
-    if (session->is_shared() && session->state == SessionState::kLeft) ++left;
+    if (session->is_shared() && MayHold(*session)) ++left;
   }
   return std::max(all - left, all / 2);
 }
@@ -154,6 +154,7 @@ Result<std::shared_ptr<Session>> SessionTable::FindPending(const uint8_t (&token
 
 Status SessionTable::Attach(Session& session) {
   RETURN_IF_ERROR(session.feed->Attach(session));
+  session.served = true;
   session.mapped = true;
   session.state = SessionState::kAttached;
   return OkStatus();
@@ -186,6 +187,7 @@ SessionTable::Departed SessionTable::Depart(const std::shared_ptr<Session>& sess
   {
     const MutexLock lock(mutex_);
     if (sessions_.erase(session->id) == 0) return {.ended = true};
+    session->state = SessionState::kEnded;  // others may still refer to it
     ++counts_.closed;
     if (const auto user = users_.find(session->peer.uid); --user->second == 0) users_.erase(user);
     all_left = AllLeftLocked();
@@ -237,7 +239,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
   for (FeedReport& report : feeds) reports.emplace(report.feed.id, &report);
   for (const std::shared_ptr<Session>& session : All()) {
     const auto feed = reports.find(session->feed->id());
-    if (feed == reports.end()) continue;
+    if (feed == reports.end() || session->state == SessionState::kEnded) continue;
     const ControlPages::ClientStats stats = session->pages->Stats();
     SessionSnapshot out;
     out.id = session->id;

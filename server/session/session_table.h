@@ -64,7 +64,7 @@ class SessionTable {
   // Ends a session. While its client may still use its memory, only removes it from its feed:
   //   kHungUp, attached           -> kOrphaned, until its process ends
   //   kLeft, attached             -> kLeft, until its client says bye
-  //   kEvicted, attached, holding batches of its group -> kEvicted, until its client has released them
+  //   kEvicted, attached, holding batches of its group -> kEvicted, until its client says bye
   //   kHungUp or kLeft otherwise  -> nothing changes
   //   anything else               -> it ends
   // If it was the last member of a group, the group's name is free before the client can notice. A session

@@ -245,6 +245,22 @@ def test_a_stopped_member_of_a_group_that_is_evicted_keeps_what_it_holds_and_no_
     eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
 
 
+def test_an_evicted_member_that_has_released_all_can_be_ended(daemon, arrays):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    options = dict(batch_size=4, framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2, slots=4, zero_copy=True)
+    with pinfeed.open(arrays, name="goes", **options) as feed, pinfeed.open(arrays, name="stays", **options) as other:
+        held, _ = next(iter(feed)), next(iter(other))
+        session = session_of(daemon, "goes")["id"]
+        assert "it still holds 1 batch of its group" in tool(daemon, "evict", session)[1]
+        status, _, err = tool(daemon, "evict", session)
+        assert status == 1 and "end its process to reclaim the batches that it holds" in err
+        del held
+        eventually("it has released its batch", lambda: session_of(daemon, "goes").get("slots_held", 0) == 0)
+        assert tool(daemon, "evict", session)[0] == 0
+        assert [s["client_name"] for s in pinfeed.status(daemon.address)["feeds"][0]["sessions"]] == ["stays"]
+    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+
+
 HANGS_UP = """
 import os, socket, sys, time
 import pinfeed
