@@ -31,23 +31,13 @@ void CallQueue::Stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool CallQueue::Submit(uid_t user, Call call) {
+bool CallQueue::Submit(uid_t user, Call call, bool anyway) {
   {
     const MutexLock lock(mutex_);
     if (stopping_) return false;
     User& entry = users_[user];
-    if (entry.waiting.size() >= bounds_.waiting_a_user) return false;
+    if (!anyway && entry.waiting.size() >= bounds_.waiting_a_user) return false;
     entry.waiting.push_back(std::move(call));
-  }
-  changed_.NotifyAll();
-  return true;
-}
-
-bool CallQueue::SubmitAnyway(uid_t user, Call call) {
-  {
-    const MutexLock lock(mutex_);
-    if (stopping_) return false;
-    users_[user].waiting.push_back(std::move(call));
   }
   changed_.NotifyAll();
   return true;

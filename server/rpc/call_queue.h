@@ -38,10 +38,9 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // Returns false without accepting the call if too many calls of the user wait, or the queue is stopping.
-  bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
-  // Like Submit, but without the limit on waiting calls.
-  bool SubmitAnyway(uid_t user, Call call) PF_EXCLUDES(mutex_);
+  // Returns false without accepting the call if too many calls of the user wait, which `anyway` ignores, or
+  // if the queue is stopping.
+  bool Submit(uid_t user, Call call, bool anyway = false) PF_EXCLUDES(mutex_);
   // Accepts no more calls and runs the waiting ones. Returns false if a call has not ended by the deadline;
   // the queue and what the call uses must then stay alive.
   bool Finish(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);

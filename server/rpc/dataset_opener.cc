@@ -123,7 +123,8 @@ void DatasetOpener::Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<c
 
 void DatasetOpener::Submit(uid_t user, const DatasetSpec& place) {
   const auto run = [this, user, place] { Run(user, place); };
-  if (queue_.Submit(user, run)) return;
+  // There are no more lists to wait for than there are named datasets.
+  if (queue_.Submit(user, run, /*anyway=*/user == kListAccount)) return;
   bool closes = false;
   for (const Waiter& waiter : TakeRefused(user, place, closes)) {
     waiter.answer(ResourceExhausted("open " + NameOf(waiter.spec) + ": " +
@@ -131,7 +132,7 @@ void DatasetOpener::Submit(uid_t user, const DatasetSpec& place) {
                                     " calls of this user already wait for datasets; try again later"));
   }
   // Closing is never refused. Once the queue is finished, this thread closes.
-  if (closes && !queue_.SubmitAnyway(user, run)) run();
+  if (closes && !queue_.Submit(user, run, /*anyway=*/true)) run();
 }
 
 DatasetOpener::Waiters DatasetOpener::TakeRefused(uid_t user, const DatasetSpec& place, bool& closes) {

@@ -61,6 +61,8 @@ class DatasetOpener {
   // Destroys `dataset` before the user's next open at that place. The caller holds the last reference. `spec`
   // is the one that opened it; for a named dataset it also has the path that was configured then.
   void Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) PF_EXCLUDES(mutex_);
+  // The user of lists of all named datasets. (uid_t)-1 is never a user: see chown(2).
+  static constexpr uid_t kListAccount = UINT32_MAX;
   // The name of each thread that opens and closes.
   static constexpr const char* kThreadName = "dataset";
   struct Operation {

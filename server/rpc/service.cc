@@ -18,7 +18,6 @@
 namespace pinfeed {
 namespace {
 
-constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is never a user: see chown(2)
 // The limit on waiting calls per user exceeds the usual max_sessions.
 constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting_a_user = 512};
 // With many sessions a status takes milliseconds, so that users take turns, and no more than one processor.
@@ -297,7 +296,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
       }
       done();
     };
-    parts_.dataset_opener.Open(kListAccount, specs[i], call->limits(), fill);
+    parts_.dataset_opener.Open(DatasetOpener::kListAccount, specs[i], call->limits(), fill);
   }
   done();
   return call;
