@@ -6,6 +6,7 @@ import pathlib
 
 import grpc
 import pytest
+from daemon_process import Daemon
 from group_pair import BATCHES, await_sessions, member_of, options_of, pair, read, session_ids, spec_of, state_at
 from member_process import Member
 from raw_client import Client, messages, open_feed, request_for
@@ -147,3 +148,18 @@ def test_naming_ones_own_session_does_nothing_to_it(daemon, arrays):
         batches = other.read(4)
         assert batches == list(range(batches[0], batches[0] + 4))
         ahead.bye()
+
+
+@pytest.mark.parametrize("share", ["broadcast", "queue"])
+def test_a_seek_succeeds_although_the_daemon_was_killed(tmp_path, arrays, share):
+    folder = tmp_path / "daemon"
+    first = Daemon(folder, "--allowed-roots", str(arrays))
+    with pinfeed.open(arrays, address=first.address, framework="numpy", batch_size=4, share=share, group="killed", group_size=1) as feed:
+        assert read(iter(feed), 2) == [0, 1]
+        state = state_at(feed, 40)
+        first.process.kill()
+        first.process.wait()
+        feed.load_state_dict(state)
+        second = Daemon(folder, "--allowed-roots", str(arrays))
+        assert read(iter(feed), 2) == [10, 11]
+    second.stop()

@@ -140,7 +140,11 @@ Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& 
   Batch* batch = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (resting_ < kMinResting) Grow(kMaxSlots);
+    try {
+      if (resting_ < kMinResting) Grow(kMaxSlots);
+    } catch (const std::bad_alloc&) {
+      if (resting_ == 0) throw;  // otherwise the batch, which the daemon counts as taken, would be lost
+    }
     batch = first_;
     first_ = batch->after_;
     --resting_;

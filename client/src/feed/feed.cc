@@ -251,7 +251,8 @@ Status Feed::Reconnect(const Deadline& deadline) {
 }
 
 bool Feed::IsReplaceable() const {
-  if (session_ == nullptr || !final_error_.ok() || !offer_.replaceable) return false;
+  // Of a daemon that was killed, only the lifeline tells: the session's state stays what it was.
+  if (session_ == nullptr || !final_error_.ok() || !offer_.replaceable || session_->HungUp()) return false;
   const FeedState state = session_->pages().state();
   return state == FeedState::kRunning || state == FeedState::kEnded;
 }

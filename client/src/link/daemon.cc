@@ -110,10 +110,12 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
     const std::string reason = EscapeName(status.error_message());
     return {code, "call the daemon at " + address + " by TLS: " + reason + "; " + TlsHint(reason)};
   }
-  if (code == Code::kUnavailable) {
-    return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
-                      "); it is stopping, refuses this user, or has enough connections of this user: its "
-                      "log says which"};
+  // No call of this process is cancelled here: the daemon cancels what it has not answered when it ends.
+  if (code == Code::kUnavailable || code == Code::kCancelled) {
+    return {Code::kUnavailable,
+            "the daemon at " + address + " closed the connection (" + status.error_message() +
+                "); it is stopping, refuses this user, or has enough connections of this user: its "
+                "log says which"};
   }
   // Replaces gRPC's message for a deadline that passed in this process. The daemon's own message says what
   // was late.
