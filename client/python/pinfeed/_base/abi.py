@@ -239,6 +239,13 @@ class Library:
         if result:
             raise self.error(result)
 
+    def finish(self, result: int) -> None:
+        """Like `check`, and passes the call's messages to the logger, whose handlers may call the library."""
+        error = self.error(result) if result else None
+        self.drain_log()
+        if error is not None:
+            raise error
+
     def error(self, result: int) -> Error:
         """Returns the exception of a failed call, with the library's message."""
         message: Optional[bytes] = self.pf_last_error_quick()

@@ -50,8 +50,7 @@ def join(address: str, request: Dict[str, Any]) -> Dict[str, Any]:
     library = abi.load()
     text = ctypes.c_void_p()
     result = library.pf_join_batcher_json(os.fsencode(address), json.dumps(request).encode(), text)
-    library.drain_log()
-    library.check(result)
+    library.finish(result)
     place: Dict[str, Any] = json.loads(library.take_string(text))
     return place
 

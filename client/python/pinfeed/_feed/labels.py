@@ -34,9 +34,8 @@ def read_labels(feed_class: Callable[[Opened], Any], dataset: Spec, fingerprint:
     options.device = -1
     handle = abi.FeedHandle(library)
     result = library.pf_open(options, handle)
-    library.drain_log()
     try:
-        library.check(result)
+        library.finish(result)
     except InvalidArgumentError as error:
         raise AttributeError(f"targets: {error}") from error
     labels: List[Any] = []

@@ -333,9 +333,9 @@ def _open_handle(
             library.drain_log()
             options.address = os.fsencode(daemon.private_address(reason, common))
             result = library.pf_open(options, handle)
+    error = library.error(result) if result else None
     library.drain_log()
-    if result:
-        error = library.error(result)
+    if error is not None:
         if device is not None and options.device >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
             raise make_error(result, f"device: {device!r} is not available ({error}); omit device for tensors on the host")
         named = spec["dataset"].get("name")

@@ -13,15 +13,15 @@ from .._base.checks import Checks
 
 
 def status(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
-    """Returns what the daemon is doing: `pinfeed.v1.GetStatusResponse` as JSON. `address` is as in `open`. `timeout` is
-    in seconds.
+    """Returns what the daemon is doing: `pinfeed.v1.GetStatusResponse` as JSON. `address` is as in `open`. `timeout`:
+    how many seconds to wait for a daemon that is starting. The answer has 10 s.
     """
     return _call("pf_status_json", address, timeout)
 
 
 def datasets(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
-    """Returns the named datasets: `pinfeed.v1.ListDatasetsResponse` as JSON. `address` is as in `open`. `timeout` is in
-    seconds.
+    """Returns the named datasets: `pinfeed.v1.ListDatasetsResponse` as JSON. `address` is as in `open`. `timeout`: how
+    many seconds to wait for a daemon that is starting. The answer has 10 s; what has not opened by then has an `error`.
     """
     answer = _call("pf_datasets_json", address, timeout)
     answer.setdefault("datasets", [])
@@ -35,7 +35,6 @@ def _call(function: str, address: Optional[str], timeout: float) -> Dict[str, An
     library = abi.load()
     text = ctypes.c_void_p()
     result = getattr(library, function)(os.fsencode(daemon.address_for(address, timeout)), text)
-    library.drain_log()
-    library.check(result)
+    library.finish(result)
     answer: Dict[str, Any] = json.loads(library.take_string(text))
     return answer

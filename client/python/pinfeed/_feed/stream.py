@@ -124,11 +124,12 @@ class Stream(Connection):
                 if result == Code.DEADLINE_EXCEEDED:
                     result = self._wait()
                 if result:
+                    error = library.error(result)
                     library.drain_log()
                     if result == Code.OUT_OF_RANGE:
                         return None
                     self._check_open()
-                    raise library.error(result)
+                    raise error
             if library._messages:
                 library.drain_log()
             try:

@@ -49,8 +49,7 @@ class Producer:
         library.pf_task_init(self._info, ctypes.sizeof(self._info))
         self._tasks: Dict[int, Task] = {}  # not done, by number
         result = library.pf_producer_attach(invitation, len(invitation), self._handle)
-        library.drain_log()
-        library.check(result)
+        library.finish(result)
 
     def next(self, timeout: Optional[float] = None) -> Optional[Task]:
         """Returns the next batch to fill, once there is one. None: the feed is closed, or the daemon ended. Raises
