@@ -105,7 +105,8 @@ int DaemonMain(int argc, char** argv) {
     return Run({argv + 1, argv + argc});
   } catch (const std::system_error& error) {
     std::cerr << "pinfeedd: the system refuses a thread or a lock: " << error.what()
-              << "; raise the limit of processes (ulimit -u, or the container's), or lower workers\n";
+              << "; raise the limit of processes (ulimit -u, or the container's) or of address space (ulimit "
+                 "-v), or lower workers\n";
     return kExitFailed;
   } catch (const std::exception& error) {
     std::cerr << "pinfeedd: " << error.what() << '\n';

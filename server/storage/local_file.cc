@@ -101,6 +101,13 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
                 "; copy what it leads to, or name that place, if it is below an allowed root",
             error_number};
   }
+  if (error_number == EAGAIN) {  // the files are opened without blocking
+    return {Code::kFailedPrecondition,
+            object +
+                ": another process holds a lease on it (fcntl(2), F_SETLEASE), as file servers do while a "
+                "client has it open for writing; open the dataset again when it is closed",
+            error_number};
+  }
   return ErrnoStatus(object, error_number);
 }
 

@@ -108,10 +108,12 @@ class RoleFinder {
         faults_.push_back(list + ": field '" + name +
                           "' is an encoded image, which cannot be listed here; remove it from the list");
       } else if (found->kind == FieldKind::kRagged && list == "masks") {
-        faults_.push_back(
-            "masks: field '" + name +
-            "' has rows whose number differs from sample to sample, so it has no pixels that could "
-            "follow the image; remove it from the list");
+        faults_.push_back("masks: field '" + name +
+                          "' holds texts or rows whose number differs from sample to sample, so it has no "
+                          "pixels that could "
+                          "follow the image. Masks are arrays beside an image array (format npy); masks in "
+                          "files of their own "
+                          "are loaded by a Dataset of yours with pinfeed.DataLoader");
       }
     }
     if (!unknown.empty())
@@ -142,7 +144,11 @@ class RoleFinder {
       faults_.push_back(
           "transforms: the dataset has no image for them: no encoded one, and no uint8 field of shape "
           "[channels, height, width] or [height, width, channels] with 1 or 3 channels" +
-          std::string(named ? " that is not named in masks or fields_unchanged" : ""));
+          std::string(named ? " that is not named in masks or fields_unchanged" : "") +
+          ". A table names image files in its column file_name, or in the one that the dataset's image "
+          "option "
+          "names; its fields are " +
+          NamesOf(fields_));
       return std::nullopt;
     }
     std::string names;

@@ -232,7 +232,7 @@ def test_the_column_of_the_images_may_be_named_as_their_paths(images):
 
 def test_texts_beside_images_are_no_masks(images):
     (images / "rows.jsonl").write_text(json.dumps({"file_name": "cat/1.png", "text": "a"}) + "\n")
-    with pytest.raises(pinfeed.Error, match="masks: field 'text' has rows whose number differs"):
+    with pytest.raises(pinfeed.Error, match="masks: field 'text' holds texts or rows whose number differs"):
         pinfeed.open(images / "rows.jsonl", batch_size=1, masks=["text"], transforms=pinfeed.CenterCrop(4)).close()
 
 
