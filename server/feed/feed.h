@@ -73,7 +73,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void Drain() PF_EXCLUDES(mutex_);
   // Like Drain, but discards the batches in progress. Calls `at_rest` once, without a lock, when no worker
   // and no copy uses the arena any more. That may be on any of their threads, even before Stop returns, or
-  // never if storage hangs. The destructor waits for it. Call Stop only once.
+  // never if storage hangs. Precondition of the destructor: it was called. Call Stop only once.
   void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
   uid_t owner() const { return parts_.owner; }
   // Observes the clients for a trace, without changing anything. `last` also records what is still going on.

@@ -3,11 +3,15 @@
 // still accept connections and send it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 
-#include "common/base/status.h"
+#include "common/base/result.h"
 
 namespace pinfeed {
 
@@ -19,5 +23,19 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 // The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
 // Leaves a quarter of all to sessions and other connections.
 Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many);
+
+// Purpose: counts the descriptors of such processes' connections, so that one user leaves half of what they
+// may have to the others. Threads: one at a time, also for what Take returns.
+class ConnectionRoom {
+ public:
+  // Counted until it is destroyed, which may be after the room.
+  using Taken = std::shared_ptr<const void>;
+
+  // `count` descriptors of a connection of `user`; the rest as CheckConnectionRoom.
+  Result<Taken> Take(uid_t user, uint64_t count, int fd, const std::string& who_takes_how_many);
+
+ private:
+  std::map<uid_t, std::weak_ptr<uint64_t>> users_;
+};
 
 }  // namespace pinfeed

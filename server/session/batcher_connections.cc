@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "common/base/log.h"
-#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 namespace {
@@ -103,8 +102,9 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "a place at a batcher takes four")
-                      .WithContext("join a batcher"));
+  auto room = room_.Take(peer.uid, 4, connection.pidfd.get(), "a place at a batcher takes four");
+  if (!room.ok()) return room.status().WithContext("join a batcher");
+  connection.room = *std::move(room);
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);

@@ -17,6 +17,7 @@
 #include "common/base/unique_handle.h"
 #include "common/os/foreign_fds.h"
 #include "server/loading/batcher_queue.h"
+#include "server/net/descriptor_room.h"
 #include "server/net/event_loop.h"
 #include "server/net/peer.h"
 #include "server/net/refusals.h"
@@ -28,14 +29,15 @@ namespace pinfeed {
 
 // Purpose: admits clients and consumers by invitation, and passes what they say to the batcher's queue; calls
 // the queue when something is due. Owns: the invitations, the connections, a pidfd for each. Borrows: the
-// loop and the refusals (outlive it). Threads: Invite from any; the rest on the loop's thread, or after it
-// has stopped. Nothing blocks. Errors: a fault of a process ends its connection and is counted.
+// loop, the refusals and the room (outlive it). Threads: Invite from any; the rest on the loop's thread, or
+// after it has stopped. Nothing blocks. Errors: a fault of a process ends its connection and is counted.
 // Invariants: 1. an invitation admits the process that asked for it, once, within the time; 2. a number,
 // index or length from a process or its memory is checked before use.
 class BatcherConnections {
  public:
-  BatcherConnections(EventLoop& loop, Refusals& refusals, std::chrono::milliseconds invitation_time)
-      : loop_(loop), refusals_(refusals), invitation_time_(invitation_time) {}
+  BatcherConnections(EventLoop& loop, Refusals& refusals, ConnectionRoom& room,
+                     std::chrono::milliseconds invitation_time)
+      : loop_(loop), refusals_(refusals), room_(room), invitation_time_(invitation_time) {}
   BatcherConnections(const BatcherConnections&) = delete;
   BatcherConnections& operator=(const BatcherConnections&) = delete;
 
@@ -57,6 +59,7 @@ class BatcherConnections {
     BatcherPlace place;
     std::shared_ptr<Client> client;  // of a consumer only the way back is used
     UniqueFd pidfd;
+    ConnectionRoom::Taken room;
     EventLoop::WatchId socket_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;
   };
@@ -90,6 +93,7 @@ class BatcherConnections {
 
   EventLoop& loop_;
   Refusals& refusals_;
+  ConnectionRoom& room_;
   const std::chrono::milliseconds invitation_time_;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;

@@ -51,8 +51,8 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
-      producers_(*loop_, refusals_),
-      batchers_(*loop_, refusals_, hello_timeout_),
+      producers_(*loop_, refusals_, room_),
+      batchers_(*loop_, refusals_, room_, hello_timeout_),
       silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
 LifelineServer::~LifelineServer() {

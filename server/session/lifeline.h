@@ -110,6 +110,7 @@ class LifelineServer {
   EventLoop::WatchId listener_watch_ = 0;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
+  ConnectionRoom room_;
   ProducerConnections producers_;
   BatcherConnections batchers_;
   SilentLifelines silent_;  // the connections without a hello

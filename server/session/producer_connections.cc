@@ -13,7 +13,6 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
-#include "server/net/descriptor_room.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
@@ -106,8 +105,9 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(
-      CheckConnectionRoom(connection.pidfd.get(), "a producer takes two").WithContext("attach a producer"));
+  auto room = room_.Take(peer.uid, 2, connection.pidfd.get(), "a producer takes two");
+  if (!room.ok()) return room.status().WithContext("attach a producer");
+  connection.room = *std::move(room);
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};

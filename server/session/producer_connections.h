@@ -14,6 +14,7 @@
 #include "common/base/unique_handle.h"
 #include "common/os/foreign_fds.h"
 #include "server/loading/producer_group.h"
+#include "server/net/descriptor_room.h"
 #include "server/net/event_loop.h"
 #include "server/net/peer.h"
 #include "server/net/refusals.h"
@@ -23,13 +24,14 @@
 namespace pinfeed {
 
 // Purpose: admits producers by invitation, and passes what they say to their group. Owns: the invitations,
-// the connections, a pidfd for each. Borrows: the loop and the refusals (outlive it). Threads: Invite from
-// any; the rest on the loop's thread, or after it has stopped. Nothing blocks. Errors: a producer's fault
-// ends its connection and is counted. Invariants: 1. an invitation admits one process, of the session's user,
-// while the session is attached; 2. a process that holds tasks is watched until it ends.
+// the connections, a pidfd for each. Borrows: the loop, the refusals and the room (outlive it). Threads:
+// Invite from any; the rest on the loop's thread, or after it has stopped. Nothing blocks. Errors: a
+// producer's fault ends its connection and is counted. Invariants: 1. an invitation admits one process, of
+// the session's user, while the session is attached; 2. a process that holds tasks is watched until it ends.
 class ProducerConnections {
  public:
-  ProducerConnections(EventLoop& loop, Refusals& refusals) : loop_(loop), refusals_(refusals) {}
+  ProducerConnections(EventLoop& loop, Refusals& refusals, ConnectionRoom& room)
+      : loop_(loop), refusals_(refusals), room_(room) {}
   ProducerConnections(const ProducerConnections&) = delete;
   ProducerConnections& operator=(const ProducerConnections&) = delete;
 
@@ -54,6 +56,7 @@ class ProducerConnections {
     ProducerGroup::ProducerId producer = 0;
     std::shared_ptr<Socket> socket;
     UniqueFd pidfd;
+    ConnectionRoom::Taken room;
     EventLoop::WatchId socket_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;
   };
@@ -84,6 +87,7 @@ class ProducerConnections {
 
   EventLoop& loop_;
   Refusals& refusals_;
+  ConnectionRoom& room_;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
   Mutex mutex_;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <sys/resource.h>
+
+#include <vector>
+
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -32,6 +36,24 @@ TEST(DescriptorRoomTest, CountsOnlyWhereItMatters) {
   EXPECT_EQ(counted, 0);
   EXPECT_OK(CheckDescriptorRoom(256, 1024, count));
   EXPECT_EQ(counted, 1);
+}
+
+TEST(ConnectionRoomTest, OneUserLeavesHalfToTheOthers) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{1024, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  ConnectionRoom room;
+  std::vector<ConnectionRoom::Taken> taken;
+  for (int i = 0; i < 96; ++i) taken.push_back(room.Take(1, 4, 20, "it takes four").value());
+  EXPECT_THAT(room.Take(1, 4, 20, "it takes four"),
+              StatusIs(Code::kResourceExhausted, HasSubstr("have 384 of the daemon's 1024 descriptors")));
+  EXPECT_OK(room.Take(2, 4, 20, "it takes four").status());
+  EXPECT_THAT(room.Take(2, 4, 768, "it takes four"),
+              StatusIs(Code::kResourceExhausted, HasSubstr("three quarters")));
+  taken.pop_back();
+  EXPECT_OK(room.Take(1, 4, 20, "it takes four").status());
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace

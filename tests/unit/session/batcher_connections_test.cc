@@ -148,8 +148,9 @@ class BatcherConnectionsTest : public OpenerTest {
 
   const Peer peer_{.pid = ::getpid(), .uid = kOwner, .gid = 1};
   Refusals refusals_;
+  ConnectionRoom room_;
   const std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("sessions")).value();
-  BatcherConnections connections_{*loop_, refusals_, std::chrono::seconds(60)};
+  BatcherConnections connections_{*loop_, refusals_, room_, std::chrono::seconds(60)};
   std::shared_ptr<Session> session_;
 };
 

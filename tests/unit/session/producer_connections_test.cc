@@ -68,8 +68,9 @@ class ProducerConnectionsTest : public OpenerTest {
 
   const Peer peer_{.pid = ::getpid(), .uid = kOwner, .gid = 1};
   Refusals refusals_;
+  ConnectionRoom room_;
   const std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("sessions")).value();
-  ProducerConnections connections_{*loop_, refusals_};
+  ProducerConnections connections_{*loop_, refusals_, room_};
 };
 
 TEST_F(ProducerConnectionsTest, AnInvitationEndsWithItsSession) {
