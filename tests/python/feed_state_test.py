@@ -224,6 +224,7 @@ def test_nothing_is_opened_with_what_is_no_state(fake, state):
         ({"epoch_ended": "no"}, "epoch_ended: 'no' is not True or False"),
         ({"cursor": None}, "cursor: None is not a position"),
         ({"cursor": {"epoch": "x"}}, "is not a position"),
+        ({"cursor": {"epoch": "0"}}, "cursor: it lacks position"),
         ({"next_epoch": -1}, "next_epoch: -1 is not a whole number from 0"),
         ({"next_epoch": "1"}, "next_epoch: '1' is not"),
     ],

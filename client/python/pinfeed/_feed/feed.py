@@ -399,6 +399,9 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
         at = int(cursor.get("epoch", 0))
     except (AttributeError, TypeError, ValueError):
         raise refuse(f"cursor: {shown(cursor)} is not a position") from None
+    missing = [name for name in ("epoch", "position") if name not in cursor]
+    if missing:  # which the daemon would take for 0
+        raise refuse(f"cursor: it lacks {', '.join(missing)}")
     # The cursor points after the last batch: in the epoch, at the end of the previous one, or at the start of the next.
     # After the last epoch, set_epoch may have chosen any.
     if abs(at - number) > 1 and not 0 < epochs <= number:
