@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that open a feed while the daemon is being restarted, as long as a stopped trainer holds its end up."""
 
+import concurrent.futures
 import contextlib
 import json
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 
+import grpc
 import pytest
 from daemon_process import Daemon
 from member_process import Member
@@ -93,6 +95,32 @@ def refusing(address):
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(60)
+
+
+class Cancels(grpc.GenericRpcHandler):
+    """As a daemon does that ends before it has answered."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def service(self, details):
+        def cancel(request, context):
+            self.calls += 1
+            context.abort(grpc.StatusCode.CANCELLED, "")
+
+        return grpc.unary_unary_rpc_method_handler(cancel)
+
+
+def test_an_open_that_the_daemon_cancels_is_tried_again(tmp_path, arrays):
+    address, handler = str(tmp_path / "pinfeed.sock"), Cancels()
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=(handler,))
+    server.add_insecure_port(f"unix:{address}")
+    server.start()
+    try:
+        (kind, text), _ = end_of(start_job(arrays, address, address=address, open_timeout=600))
+    finally:
+        server.stop(None).wait()
+    assert kind == "UnavailableError" and "it is stopping" in text and handler.calls > 1
 
 
 @pytest.mark.parametrize("how", ["by default", "by address", "in a group"])
