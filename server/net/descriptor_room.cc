@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -16,12 +13,6 @@ constexpr uint64_t kDescriptorsPerSession = 8;
 // Upper bound for everything else: the daemon, its datasets, connections and lifelines.
 constexpr uint64_t kOtherDescriptors = 8192;
 constexpr char kAdvice[] = "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)";
-
-Result<uint64_t> MaxFds() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("getrlimit of descriptors", errno);
-  return uint64_t{limit.rlim_cur};
-}
 
 }  // namespace
 
@@ -40,25 +31,23 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
       "ulimit -n) above eight times max_sessions");
 }
 
-Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many) {
-  ASSIGN_OR_RETURN(const uint64_t limit, MaxFds());
+Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many) {
   // The kernel gives the lowest free number, so a number tells how many are open.
-  if (static_cast<uint64_t>(fd) < limit / 4 * 3) return OkStatus();
-  return ResourceExhausted("three quarters of the daemon's " + std::to_string(limit) +
+  if (static_cast<uint32_t>(fd) < max_fds / 4 * 3) return OkStatus();
+  return ResourceExhausted("three quarters of the daemon's " + std::to_string(max_fds) +
                            " descriptors are open, and " + who_takes_how_many + kAdvice);
 }
 
-Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, int fd,
+Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, uint32_t max_fds, int fd,
                                                    const std::string& who_takes_how_many) {
-  RETURN_IF_ERROR(CheckConnectionRoom(fd, who_takes_how_many));
-  ASSIGN_OR_RETURN(const uint64_t limit, MaxFds());
+  RETURN_IF_ERROR(CheckConnectionRoom(max_fds, fd, who_takes_how_many));
   std::erase_if(users_, [](const auto& one) { return one.second.expired(); });
   std::shared_ptr<uint64_t> used = users_[user].lock();
   if (used == nullptr) users_[user] = used = std::make_shared<uint64_t>(0);
-  if (*used + count > limit / 8 * 3) {
+  if (*used + count > max_fds / 8 * 3) {
     return ResourceExhausted(
         "this user's (uid " + std::to_string(user) + ") producers and batchers' processes have " +
-        std::to_string(*used) + " of the daemon's " + std::to_string(limit) +
+        std::to_string(*used) + " of the daemon's " + std::to_string(max_fds) +
         " descriptors, of which one user's may have three eighths, and " + who_takes_how_many + kAdvice);
   }
   *used += count;

@@ -22,7 +22,7 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 
 // The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
 // Leaves a quarter of all to sessions and other connections.
-Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many);
+Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many);
 
 // Purpose: counts the descriptors of such processes' connections, so that one user leaves half of what they
 // may have to the others. Threads: one at a time, also for what Take returns.
@@ -32,7 +32,8 @@ class ConnectionRoom {
   using Taken = std::shared_ptr<const void>;
 
   // `count` descriptors of a connection of `user`; the rest as CheckConnectionRoom.
-  Result<Taken> Take(uid_t user, uint64_t count, int fd, const std::string& who_takes_how_many);
+  Result<Taken> Take(uid_t user, uint64_t count, uint32_t max_fds, int fd,
+                     const std::string& who_takes_how_many);
 
  private:
   std::map<uid_t, std::weak_ptr<uint64_t>> users_;

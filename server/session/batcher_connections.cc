@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "server/metrics/snapshot.h"
 
 namespace pinfeed {
 namespace {
@@ -102,7 +103,7 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 4, connection.pidfd.get(), "a place at a batcher takes four");
+  auto room = room_.Take(peer.uid, 4, MaxFds(), connection.pidfd.get(), "a place at a batcher takes four");
   if (!room.ok()) return room.status().WithContext("join a batcher");
   connection.room = *std::move(room);
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};

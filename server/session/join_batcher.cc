@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
+#include "server/metrics/snapshot.h"
 #include "server/net/descriptor_room.h"
 #include "server/session/open_feed.h"
 
@@ -75,7 +76,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
   if (!memory.ok()) return memory.status().WithContext(what);
   place.memory = *std::move(memory);
   RETURN_IF_ERROR(
-      CheckConnectionRoom(place.memory->fd(), "a place at a batcher takes four").WithContext(what));
+      CheckConnectionRoom(MaxFds(), place.memory->fd(), "a place at a batcher takes four").WithContext(what));
   // A consumer's answers are read on a thread that must not wait for memory.
   if (arguments.consumer) RETURN_IF_ERROR(place.memory->PrepareForClient(0, samples));
   return place;

@@ -13,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "server/metrics/snapshot.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
@@ -105,7 +106,7 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 2, connection.pidfd.get(), "a producer takes two");
+  auto room = room_.Take(peer.uid, 2, MaxFds(), connection.pidfd.get(), "a producer takes two");
   if (!room.ok()) return room.status().WithContext("attach a producer");
   connection.room = *std::move(room);
   // The welcome goes before the first task.
@@ -169,7 +170,7 @@ Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest
   Result<UniqueFd> memory = connection.group->GrantMemory(connection.producer, request.task, request.bytes);
   if (memory.status().code() == Code::kInvalidArgument) return memory.status();
   if (memory.ok()) {
-    const Status room = CheckConnectionRoom(memory->get(), "such a batch takes one");
+    const Status room = CheckConnectionRoom(MaxFds(), memory->get(), "such a batch takes one");
     if (!room.ok()) memory = room;
   }
   // One that does not read is treated like one that hung up, as for tasks.

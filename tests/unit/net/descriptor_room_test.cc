@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
-#include <sys/resource.h>
-
 #include <vector>
 
 #include "tests/support/testing.h"
@@ -39,21 +37,16 @@ TEST(DescriptorRoomTest, CountsOnlyWhereItMatters) {
 }
 
 TEST(ConnectionRoomTest, OneUserLeavesHalfToTheOthers) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few{1024, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   ConnectionRoom room;
   std::vector<ConnectionRoom::Taken> taken;
-  for (int i = 0; i < 96; ++i) taken.push_back(room.Take(1, 4, 20, "it takes four").value());
-  EXPECT_THAT(room.Take(1, 4, 20, "it takes four"),
+  for (int i = 0; i < 96; ++i) taken.push_back(room.Take(1, 4, 1024, 20, "it takes four").value());
+  EXPECT_THAT(room.Take(1, 4, 1024, 20, "it takes four"),
               StatusIs(Code::kResourceExhausted, HasSubstr("have 384 of the daemon's 1024 descriptors")));
-  EXPECT_OK(room.Take(2, 4, 20, "it takes four").status());
-  EXPECT_THAT(room.Take(2, 4, 768, "it takes four"),
+  EXPECT_OK(room.Take(2, 4, 1024, 20, "it takes four").status());
+  EXPECT_THAT(room.Take(2, 4, 1024, 768, "it takes four"),
               StatusIs(Code::kResourceExhausted, HasSubstr("three quarters")));
   taken.pop_back();
-  EXPECT_OK(room.Take(1, 4, 20, "it takes four").status());
-  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_OK(room.Take(1, 4, 1024, 20, "it takes four").status());
 }
 
 }  // namespace
