@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "server/loading/sample_buffers.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 namespace {
@@ -69,6 +70,7 @@ class CacheFill::DecodeTask final : public FillTask {
   bool Decode(const File& file, SampleScratch& scratch) const {
     scratch.Begin(file.contents.sample);
     SampleScratch::Buffers& buffers = scratch.buffers();
+    LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
     bool kept = false;
     try {
       kept = fill_->loader_->images()->Keep(file.contents, buffers.image, buffers.geometry);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SampleScratch keeps for the loader's programs.
+// What SampleScratch keeps for the loader's programs, and how they get it.
 #pragma once
 
 #include <cstddef>
+#include <new>
 #include <vector>
 
 #include "server/loading/image_source.h"
 #include "server/loading/sample_loader.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/transform/mask.h"
 
 namespace pinfeed {
@@ -30,5 +32,30 @@ struct SampleScratch::Buffers {
     geometry.Trim(kKeptBytes);
   }
 };
+
+// How much a sample takes is its file's word: for want of that much, one sample is bad, not the daemon.
+inline Status NoMemory() {
+  return ResourceExhausted(
+      "no memory to read, decode or transform the sample (std::bad_alloc): give the daemon more, or fewer "
+      "workers");
+}
+
+// Loads a field of a sample, once more and alone if other large samples had the memory meanwhile. `load`
+// writes nothing that a second call could not write again when it fails for want of memory.
+template <typename Load>
+Status WithMemory(SampleScratch::Buffers& buffers, const Load& load) {
+  LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
+  Status status;
+  do {
+    try {
+      status = load();
+    } catch (const std::bad_alloc&) {
+      attempts.Refuse();
+      status = NoMemory();
+    }
+    buffers.Trim();
+  } while (!status.ok() && attempts.Again());
+  return status;
+}
 
 }  // namespace pinfeed

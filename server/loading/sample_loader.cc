@@ -335,16 +335,22 @@ Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key, con
     times.Read(start, TraceClockNs());
     return status;
   }
-  if (program.image.has_value())
-    RETURN_IF_ERROR(program.LoadImage(source, key, places, scratch.buffers(), times));
+  SampleScratch::Buffers& buffers = scratch.buffers();
+  if (program.image.has_value()) {
+    RETURN_IF_ERROR(
+        WithMemory(buffers, [&] { return program.LoadImage(source, key, places, buffers, times); }));
+  }
   for (size_t i = 0; i < fields.size() && status.ok(); ++i) {
     if (i == program.image) continue;
     if (fields[i].kind == FieldKind::kRagged) {
-      status = program.LoadRows(source, key.id, i, outputs_[i], places, scratch.buffers(), times);
+      status = WithMemory(
+          buffers, [&] { return program.LoadRows(source, key.id, i, outputs_[i], places, buffers, times); });
       continue;
     }
     if (!program.masks.empty() && program.masks[i]) {
-      status = program.LoadMask(source, key.id, *program.masks[i], places[i], scratch.buffers(), times);
+      status = WithMemory(buffers, [&] {
+        return program.LoadMask(source, key.id, *program.masks[i], places[i], buffers, times);
+      });
       continue;
     }
     const uint64_t start = TraceClockNs();
@@ -360,12 +366,8 @@ Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key, const
   try {
     status = LoadFields(source, key, places, scratch, times);
   } catch (const std::bad_alloc&) {
-    // How much a sample takes is its file's word: for want of that much, one sample is bad, not the daemon.
-    status = ResourceExhausted(
-        "no memory to read, decode or transform the sample (std::bad_alloc): give the daemon more, or fewer "
-        "workers");
+    status = NoMemory();
   }
-  scratch.buffers().Trim();
   if (!status.ok()) {
     const std::string name = dataset_->Describe(key.id);
     return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;

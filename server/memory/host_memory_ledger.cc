@@ -58,9 +58,15 @@ Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveFo
   if (bytes <= kLittleForSample) return std::optional<Reservation>();
   std::optional<Reservation> reservation(Reservation(this, bytes));
   reserved_ += bytes;
-  if (const Status available = reservation->Begin(bytes, kSamplesNeed); !available.ok())
-    return available.WithContext("a sample that takes " + ByteSize(bytes));
-  return reservation;
+  const Status available =
+      large_samples_.Begin()
+          ? reservation->Begin(bytes, kSamplesNeed)
+          : ResourceExhausted(
+                "the host has too little memory: another sample is loaded with what there is; " +
+                std::string(kSamplesNeed.advice));
+  if (available.ok()) return reservation;
+  LargeSamples::Refuse();
+  return available.WithContext("a sample that takes " + ByteSize(bytes));
 }
 
 HostMemoryLedger::Reservation::~Reservation() {

@@ -15,6 +15,7 @@
 
 #include "common/base/result.h"
 #include "common/os/host_limits.h"
+#include "server/memory/large_samples.h"
 
 namespace pinfeed {
 
@@ -65,8 +66,10 @@ class HostMemoryLedger {
   Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
   // Memory for one sample, of as many bytes as its file says, which is allocated at once: what feeds have
   // reserved and not allocated does not count. No pool has granted it. Keep what is returned until all of the
-  // memory was written to. Null for little memory, which is not asked for.
+  // memory was written to. Null for little memory, which is not asked for. The thread's
+  // LargeSamples::Attempts know of it, if there are some.
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
+  LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
 
@@ -76,6 +79,7 @@ class HostMemoryLedger {
   const Read read_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
+  LargeSamples large_samples_;
 };
 
 // Makes a worker's buffer hold `bytes` of a sample, in the ledger of this process; the contents are

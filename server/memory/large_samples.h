@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets large samples have the host's memory in turn when there is not enough for all of them at once, so that
+// which samples are bad does not depend on how many workers load at the same time.
+#pragma once
+
+#include <chrono>
+
+#include "common/base/sync.h"
+
+namespace pinfeed {
+
+// Purpose: counts the threads whose sample takes much memory, and has one of them load alone after memory was
+// refused to it. Threads: any.
+// Invariant: a thread that waits for its turn holds no memory of a large sample, so that no two wait for each
+// other.
+class LargeSamples {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `longest_turn`: how long a thread waits for others none of which begins or ends meanwhile, as when their
+  // storage hangs.
+  explicit LargeSamples(Clock::duration longest_turn = std::chrono::seconds(30))
+      : longest_turn_(longest_turn) {}
+  LargeSamples(const LargeSamples&) = delete;
+  LargeSamples& operator=(const LargeSamples&) = delete;
+  ~LargeSamples() = default;
+
+  // Purpose: one thread's attempts to load a sample. Make it before the attempt, and end it when the buffers
+  // that became large are free again. Borrows: the LargeSamples. Not movable, one a thread at a time.
+  class Attempts {
+   public:
+    explicit Attempts(LargeSamples& all);
+    ~Attempts();
+    Attempts(const Attempts&) = delete;
+    Attempts& operator=(const Attempts&) = delete;
+
+    // Memory was refused to the attempt.
+    void Refuse() { refused_ = true; }
+    // Whether to try a failed attempt once more: memory was refused to it, and it is this thread's turn now.
+    // Waits for the turn, and until no other thread holds the memory of a large sample. Precondition: the
+    // large buffers of the attempt are free.
+    bool Again();
+
+   private:
+    friend class LargeSamples;
+    LargeSamples& all_;
+    bool refused_ = false;
+    bool large_ = false;  // counted
+    bool alone_ = false;  // it is this thread's turn
+  };
+
+  // The calling thread's sample is about to take much memory. False: another thread loads alone. Without
+  // Attempts of the thread nothing is counted.
+  bool Begin();
+  // The memory of which Begin spoke was refused.
+  static void Refuse();
+
+ private:
+  // The calling thread's, or null.
+  static thread_local Attempts* current_;
+
+  void EndLocked(Attempts& attempts) PF_REQUIRES(mutex_);
+  // Waits for a change. False: there was none for too long.
+  bool WaitLocked() PF_REQUIRES(mutex_);
+
+  const Clock::duration longest_turn_;
+  Mutex mutex_;
+  CondVar changed_;
+  int large_ PF_GUARDED_BY(mutex_) = 0;
+  bool alone_ PF_GUARDED_BY(mutex_) = false;  // a thread has the turn
+  Clock::time_point changed_at_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/large_samples.h"
+
+#include <atomic>
+#include <latch>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "server/memory/host_memory_ledger.h"
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Attempts = LargeSamples::Attempts;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// A host with memory for one large sample. Each takes its memory in two steps, as a file and its pixels do.
+class LargeSamplesTest : public ::testing::Test {
+ protected:
+  // Whether `bytes` more were there for the calling thread.
+  bool Take(uint64_t bytes) {
+    const auto reserved = ledger_.ReserveForSample(bytes);
+    if (!reserved.ok()) return false;
+    uint64_t left = available_;
+    do {
+      if (left < bytes) return false;  // the kernel's answer to who came between
+    } while (!available_.compare_exchange_weak(left, left - bytes));
+    return true;
+  }
+  // Whether the sample was loaded in the end.
+  bool Load() {
+    Attempts attempts(ledger_.large_samples());
+    do {
+      uint64_t taken = 0;
+      bool loaded = true;
+      for (const uint64_t bytes : {70 * kMiB, 100 * kMiB}) {
+        if (loaded = Take(bytes); !loaded) break;
+        taken += bytes;
+        std::this_thread::yield();
+      }
+      if (!loaded) attempts.Refuse();
+      available_ += taken;
+      if (loaded) return true;
+    } while (attempts.Again());
+    return false;
+  }
+
+  std::atomic<uint64_t> available_{200 * kMiB};
+  HostMemoryLedger ledger_{[this](uint64_t /*enough*/) {
+    return Result<HostMemory>(HostMemory{256 * kMiB, available_, "a group", "a tighter group"});
+  }};
+};
+
+TEST_F(LargeSamplesTest, AllAreLoadedWithTheMemoryOfOne) {
+  constexpr int kThreads = 6;
+  std::latch begin(kThreads);
+  std::atomic<int> loaded = 0;
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      begin.arrive_and_wait();
+      for (int sample = 0; sample < 50; ++sample) loaded += Load() ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(loaded, kThreads * 50);
+  EXPECT_EQ(available_, 200 * kMiB);
+}
+
+TEST_F(LargeSamplesTest, OneThatIsTooLargeAloneIsTriedTwiceOnly) {
+  available_ = 100 * kMiB;
+  Attempts attempts(ledger_.large_samples());
+  EXPECT_FALSE(attempts.Again()) << "nothing was refused";
+  EXPECT_FALSE(Take(110 * kMiB));
+  EXPECT_TRUE(attempts.Again());
+  EXPECT_FALSE(Take(110 * kMiB));
+  EXPECT_FALSE(attempts.Again());
+}
+
+TEST_F(LargeSamplesTest, WhileOneLoadsAloneOthersAreRefusedAndWait) {
+  std::optional<Attempts> alone(std::in_place, ledger_.large_samples());
+  alone->Refuse();
+  ASSERT_TRUE(alone->Again());
+  std::latch refused(1);
+  std::atomic<bool> ended = false;
+  std::thread other([&] {
+    Attempts attempts(ledger_.large_samples());
+    EXPECT_THAT(ledger_.ReserveForSample(65 * kMiB),
+                StatusIs(Code::kResourceExhausted,
+                         AllOf(HasSubstr("a sample that takes 65 MiB"), HasSubstr("another sample"))));
+    EXPECT_OK(ledger_.ReserveForSample(64 * kMiB)) << "is not large";
+    refused.count_down();
+    EXPECT_TRUE(attempts.Again());
+    EXPECT_TRUE(ended);
+    EXPECT_OK(ledger_.ReserveForSample(65 * kMiB));
+  });
+  refused.wait();
+  ended = true;
+  alone.reset();
+  other.join();
+}
+
+TEST(LargeSamplesOfHungStorageTest, AreNotWaitedForWithoutEnd) {
+  LargeSamples samples(std::chrono::milliseconds(1));
+  std::latch loading(1);
+  std::latch end(1);
+  std::thread hung([&] {
+    const Attempts attempts(samples);
+    EXPECT_TRUE(samples.Begin());
+    loading.count_down();
+    end.wait();
+  });
+  loading.wait();
+  {
+    Attempts attempts(samples);
+    attempts.Refuse();
+    EXPECT_TRUE(attempts.Again()) << "what there is may be enough";
+    std::thread([&] {
+      Attempts later(samples);
+      later.Refuse();
+      EXPECT_FALSE(later.Again()) << "another thread has the turn";
+    }).join();
+  }
+  end.count_down();
+  hung.join();
+}
+
+}  // namespace
+}  // namespace pinfeed
