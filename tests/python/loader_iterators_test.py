@@ -3,6 +3,7 @@
 
 import gc
 import multiprocessing
+import threading
 
 import pytest
 
@@ -97,3 +98,34 @@ def test_states_of_other_libraries_are_left_alone(dataset, workers):
     assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator] == [[2, 3]]
     resumed.load_state_dict(loader.state_dict())  # from between two epochs
     assert [batch.tolist() for batch in resumed] == [[0, 1], [2, 3]]
+
+
+class WaitsFor:
+    """8 samples, of which the first waits for an event."""
+
+    def __init__(self, asked, event):
+        self.asked = asked
+        self.event = event
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.asked.set()
+            assert self.event.wait(30)
+        return index
+
+
+def test_two_threads_in_next_are_told():
+    asked, event = threading.Event(), threading.Event()
+    batches = iter(pinfeed.DataLoader(WaitsFor(asked, event), batch_size=2))  # loaded inside of next
+    first = []
+    thread = threading.Thread(target=lambda: first.append(next(batches)))
+    thread.start()
+    assert asked.wait(30)
+    with pytest.raises(RuntimeError, match="another thread is in next"):
+        next(batches)
+    event.set()
+    thread.join()
+    assert [batch.tolist() for batch in [*first, *batches]] == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
@@ -41,6 +42,7 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
+        self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
         self.over = False
 
@@ -62,20 +64,29 @@ class LoaderIterator(Iterator[Any]):
             if self.superseded:
                 raise RuntimeError("this iterator was ended by a newer one: with persistent_workers a DataLoader has one iterator at a time")
             raise StopIteration
+        thread = threading.get_ident()
+        if self._in_next.setdefault("thread", thread) != thread:
+            raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
         try:
             batch = self._next()
+            if self._finish is not None:
+                batch = self._finished(batch)
+            self._pending = None
+            return batch
         except StopIteration:
             self._complete = True
             self.close()
             raise
-        if self._finish is not None:
-            try:
-                batch = self._finish(batch)
-            except Exception:
-                self._pending = None
-                raise
-        self._pending = None
-        return batch
+        finally:
+            self._in_next.clear()
+
+    def _finished(self, batch: Any) -> Any:
+        assert self._finish is not None
+        try:
+            return self._finish(batch)
+        except Exception:
+            self._pending = None
+            raise
 
     def _next(self) -> Any:
         raise NotImplementedError
