@@ -14,7 +14,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr EventLoop::WatchId kWake = 0;
+constexpr uint64_t kWake = 0;
 constexpr int kMaxEvents = 64;
 
 }  // namespace
@@ -62,33 +62,33 @@ void EventLoop::Post(std::function<void()> work) {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
-Result<EventLoop::WatchId> EventLoop::Watch(int fd, uint32_t epoll_events, OnEvents callback) {
-  const WatchId id = next_id_++;
+Result<EventLoop::Watched> EventLoop::Watch(int fd, uint32_t epoll_events, OnEvents callback) {
+  const uint64_t id = next_id_++;
   epoll_event event{};
   event.events = epoll_events;
   event.data.u64 = id;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
     return ErrnoStatus("watch descriptor " + std::to_string(fd), errno);
-  watched_.emplace(id, std::make_shared<Watched>(Watched{fd, std::move(callback)}));
-  return id;
+  watched_.emplace(id, std::make_shared<Entry>(Entry{fd, std::move(callback)}));
+  return Watched(this, id);
 }
 
-void EventLoop::Change(WatchId id, uint32_t epoll_events) {
-  const auto found = watched_.find(id);
-  if (found == watched_.end()) return;
+void EventLoop::Watched::Change(uint32_t epoll_events) {
+  PF_CHECK(loop_ != nullptr, "a descriptor is watched");
   epoll_event event{};
   event.events = epoll_events;
-  event.data.u64 = id;
-  PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, found->second->fd, &event) == 0,
-           "a watched descriptor must stay open until Remove");
+  event.data.u64 = id_;
+  PF_CHECK(::epoll_ctl(loop_->epoll_.get(), EPOLL_CTL_MOD, loop_->watched_.at(id_)->fd, &event) == 0,
+           "a watched descriptor stays open");
 }
 
-void EventLoop::Remove(WatchId id) {
-  const auto found = watched_.find(id);
-  if (found == watched_.end()) return;
-  PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->fd, nullptr) == 0,
-           "a watched descriptor must stay open until Remove");
-  watched_.erase(found);
+void EventLoop::Watched::End() {
+  if (loop_ == nullptr) return;
+  EventLoop& loop = *std::exchange(loop_, nullptr);
+  const auto found = loop.watched_.find(id_);
+  PF_CHECK(::epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, found->second->fd, nullptr) == 0,
+           "a watched descriptor stays open");
+  loop.watched_.erase(found);
 }
 
 void EventLoop::At(Clock::time_point deadline, std::function<void()> callback) {
@@ -139,8 +139,8 @@ void EventLoop::Run() {
         continue;
       }
       const auto found = watched_.find(key);
-      if (found == watched_.end()) continue;                // an earlier callback of this round removed it
-      const std::shared_ptr<Watched> held = found->second;  // keeps the callback alive if it removes itself
+      if (found == watched_.end()) continue;              // an earlier callback of this round ended it
+      const std::shared_ptr<Entry> held = found->second;  // keeps the callback alive if it ends itself
       held->callback(event.events);
     }
     RunTimers();

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -18,15 +19,12 @@
 
 namespace pinfeed {
 
-// Purpose: epoll with callbacks. Owns: the epoll and wake-up descriptors, the thread. Borrows: each watched
-// descriptor, until Remove. Threads: Post, Start and Stop from outside; everything else on the loop's thread
-// (or before Start). Callbacks must not block. Errors: Watch fails when the kernel is out of memory.
-// Invariant: after Remove(id) the callback of that id is not called again, not even for events collected
-// earlier.
+// Purpose: epoll with callbacks. Owns: the epoll and wake-up descriptors, the thread. Threads: Post, Start
+// and Stop from outside; everything else on the loop's thread (or before Start, or after Stop). Callbacks
+// must not block. Errors: Watch fails when the kernel is out of memory.
 class EventLoop {
  public:
   using Clock = std::chrono::steady_clock;
-  using WatchId = uint64_t;  // never reused
   using OnEvents = std::function<void(uint32_t epoll_events)>;
 
   static Result<std::unique_ptr<EventLoop>> Create(std::string thread_name);
@@ -34,19 +32,42 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
+  // Purpose: a watched descriptor, or none. Its callback is not called after its end, not even for events
+  // collected earlier. Borrows: the loop and the descriptor, which outlive it. Move-only.
+  class Watched {
+   public:
+    Watched() = default;
+    Watched(Watched&& other) noexcept : loop_(std::exchange(other.loop_, nullptr)), id_(other.id_) {}
+    Watched& operator=(Watched&& other) noexcept {
+      std::swap(loop_, other.loop_);
+      std::swap(id_, other.id_);
+      other.End();
+      return *this;
+    }
+    ~Watched() { End(); }
+    explicit operator bool() const { return loop_ != nullptr; }
+    // Precondition: a descriptor is watched.
+    void Change(uint32_t epoll_events);
+    void End();
+
+   private:
+    friend class EventLoop;
+    Watched(EventLoop* loop, uint64_t id) : loop_(loop), id_(id) {}
+    EventLoop* loop_ = nullptr;
+    uint64_t id_ = 0;  // never reused
+  };
+
   void Start();
   // Waits for the running callback and joins the thread. Drops posted work that has not begun. Idempotent.
   void Stop();
   void Post(std::function<void()> work) PF_EXCLUDES(mutex_);
 
-  Result<WatchId> Watch(int fd, uint32_t epoll_events, OnEvents callback);
-  void Change(WatchId id, uint32_t epoll_events);
-  void Remove(WatchId id);
+  Result<Watched> Watch(int fd, uint32_t epoll_events, OnEvents callback);
   // Calls `callback` once. Timers cannot be cancelled, so the callback must check that it is still needed.
   void At(Clock::time_point deadline, std::function<void()> callback);
 
  private:
-  struct Watched {
+  struct Entry {
     int fd;
     OnEvents callback;
   };
@@ -60,8 +81,8 @@ class EventLoop {
   const UniqueFd wake_;
   const std::string thread_name_;
   // Used by the loop's thread only.
-  WatchId next_id_ = 1;
-  std::unordered_map<WatchId, std::shared_ptr<Watched>> watched_;
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<Entry>> watched_;
   std::multimap<Clock::time_point, std::function<void()>> timers_;
 
   Mutex mutex_;

@@ -50,7 +50,7 @@ void FrameGuard::Start() {
 void FrameGuard::StopAccepting() {
   loop_->Post([this] {
     accepts_ = false;
-    loop_->Change(listening_, 0);
+    listening_.Change(0);
   });
 }
 
@@ -68,9 +68,9 @@ void FrameGuard::Accept() {
   const Status accepted = listener_.Accept(
       kMaxAcceptedAtOnce, [this](Listener::Connection connection) { Add(std::move(connection)); });
   if (accepted.ok()) return;
-  loop_->Change(listening_, 0);
+  listening_.Change(0);
   loop_->At(Clock::now() + kPause, [this] {
-    if (accepts_) loop_->Change(listening_, EPOLLIN);
+    if (accepts_) listening_.Change(EPOLLIN);
   });
 }
 
@@ -93,15 +93,15 @@ void FrameGuard::Add(Listener::Connection accepted) {
 bool FrameGuard::SetWatch(Side& side, GuardedConnection::Wait wait,
                           const std::function<void(uint32_t)>& on_events) {
   if (wait.fd < 0) return true;
-  if (side.watch == 0) {
-    const Result<EventLoop::WatchId> watch = loop_->Watch(wait.fd, wait.events, on_events);
-    if (!watch.ok()) {
-      spdlog::warn("closing a gRPC connection, which cannot be watched: {}", watch.status().ToString());
+  if (!side.watched) {
+    Result<EventLoop::Watched> watched = loop_->Watch(wait.fd, wait.events, on_events);
+    if (!watched.ok()) {
+      spdlog::warn("closing a gRPC connection, which cannot be watched: {}", watched.status().ToString());
       return false;
     }
-    side = {*watch, wait.events};
+    side = {*std::move(watched), wait.events};
   } else if (side.events != wait.events) {
-    loop_->Change(side.watch, wait.events);
+    side.watched.Change(wait.events);
     side.events = wait.events;
   }
   return true;
@@ -113,8 +113,8 @@ void FrameGuard::UpdateWatches(uint64_t id) {
   GuardedConnection& connection = watched.client->connection();
   const GuardedConnection::Wait client = connection.client_wait();
   const GuardedConnection::Wait server = connection.server_wait();
-  if (client.fd < 0) loop_->Remove(std::exchange(watched.client_side.watch, 0));
-  if (server.fd < 0) loop_->Remove(std::exchange(watched.server_side.watch, 0));
+  if (client.fd < 0) watched.client_side.watched.End();
+  if (server.fd < 0) watched.server_side.watched.End();
   connection.CloseDone();
   if (connection.over() ||
       !SetWatch(watched.client_side, client, [this, id](uint32_t events) { OnClient(id, events); }) ||
@@ -177,11 +177,8 @@ void FrameGuard::Sweep() {
 }
 
 void FrameGuard::RemoveClient(uint64_t id) {
-  const auto found = clients_.find(id);
-  for (Side* const side : {&found->second.client_side, &found->second.server_side})
-    loop_->Remove(side->watch);
   ++ended_;
-  clients_.erase(found);
+  clients_.erase(id);
 }
 
 }  // namespace pinfeed

@@ -58,7 +58,7 @@ class FrameGuard {
  private:
   using Clock = EventLoop::Clock;
   struct Side {
-    EventLoop::WatchId watch = 0;  // 0: not watched
+    EventLoop::Watched watched;
     uint32_t events = 0;
   };
   // A client, and its connection's two sides as they are watched.
@@ -90,7 +90,7 @@ class FrameGuard {
   const Options options_;
   bool stopped_ = false;  // used by the owner only
   // Used by the loop's thread only.
-  EventLoop::WatchId listening_ = 0;
+  EventLoop::Watched listening_;
   bool accepts_ = true;
   bool grants_scheduled_ = false;
   uint64_t next_id_ = 1;

@@ -114,7 +114,6 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   if (status.ok() && !connection.place.consumer) status = queue.AddClient(connection.client);
   if (!status.ok()) {  // the process sees the hang-up
     spdlog::warn("a process could not join a batcher ({}): {}", Describe(peer), status.ToString());
-    Unwatch(connection);
     return OkStatus();
   }
   if (connection.place.consumer) {
@@ -126,10 +125,11 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
 }
 
 Status BatcherConnections::Watch(ConnectionId id, Connection& connection) {
-  ASSIGN_OR_RETURN(connection.socket_watch, loop_.Watch(connection.client->fd(), EPOLLIN | EPOLLRDHUP,
-                                                        [this, id](uint32_t /*events*/) { OnReadable(id); }));
-  ASSIGN_OR_RETURN(connection.pidfd_watch, loop_.Watch(connection.pidfd.get(), EPOLLIN,
-                                                       [this, id](uint32_t /*events*/) { End(id); }));
+  ASSIGN_OR_RETURN(connection.watched_socket,
+                   loop_.Watch(connection.client->fd(), EPOLLIN | EPOLLRDHUP,
+                               [this, id](uint32_t /*events*/) { OnReadable(id); }));
+  ASSIGN_OR_RETURN(connection.watched_pidfd, loop_.Watch(connection.pidfd.get(), EPOLLIN,
+                                                         [this, id](uint32_t /*events*/) { End(id); }));
   return OkStatus();
 }
 
@@ -262,7 +262,6 @@ void BatcherConnections::Poll(const std::shared_ptr<BatcherQueue>& queue) {
 void BatcherConnections::End(ConnectionId id) {
   Connection ended = std::move(connections_.at(id));
   connections_.erase(id);
-  Unwatch(ended);
   ended.client->HangUp();
   if (ended.place.consumer) {
     ended.place.queue->RemoveConsumer(id);
@@ -270,12 +269,6 @@ void BatcherConnections::End(ConnectionId id) {
     ended.place.queue->RemoveClient(ended.client);
   }
   Poll(ended.place.queue);
-}
-
-void BatcherConnections::Unwatch(Connection& connection) {
-  for (EventLoop::WatchId* const watch : {&connection.socket_watch, &connection.pidfd_watch}) {
-    if (*watch != 0) loop_.Remove(std::exchange(*watch, 0));
-  }
 }
 
 }  // namespace pinfeed

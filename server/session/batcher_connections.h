@@ -60,8 +60,8 @@ class BatcherConnections {
     std::shared_ptr<Client> client;  // of a consumer only the way back is used
     UniqueFd pidfd;
     ConnectionRoom::Taken room;
-    EventLoop::WatchId socket_watch = 0;
-    EventLoop::WatchId pidfd_watch = 0;
+    EventLoop::Watched watched_socket;
+    EventLoop::Watched watched_pidfd;
   };
   struct Invitation {
     Token token;
@@ -89,7 +89,6 @@ class BatcherConnections {
   // Polls the queue, and again when something is due.
   void Poll(const std::shared_ptr<BatcherQueue>& queue);
   void End(ConnectionId id);
-  void Unwatch(Connection& connection);
 
   EventLoop& loop_;
   Refusals& refusals_;

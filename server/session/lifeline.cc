@@ -60,7 +60,7 @@ LifelineServer::~LifelineServer() {
 }
 
 Status LifelineServer::Start() {
-  ASSIGN_OR_RETURN(listener_watch_,
+  ASSIGN_OR_RETURN(watched_listener_,
                    loop_->Watch(listener_.fd(), EPOLLIN, [this](uint32_t /*events*/) { OnListener(); }));
   loop_->Start();
   return OkStatus();
@@ -130,22 +130,22 @@ void LifelineServer::OnListener() {
   const Status accepted = listener_.Accept(
       kAcceptsAtOnce, [this](Listener::Connection connection) { AddConnection(std::move(connection)); });
   if (accepted.ok()) return;
-  loop_->Change(listener_watch_, 0);
-  loop_->At(EventLoop::Clock::now() + kAcceptPause, [this] { loop_->Change(listener_watch_, EPOLLIN); });
+  watched_listener_.Change(0);
+  loop_->At(EventLoop::Clock::now() + kAcceptPause, [this] { watched_listener_.Change(EPOLLIN); });
 }
 
 void LifelineServer::AddConnection(Listener::Connection accepted) {
   const ConnectionId id = next_id_++;
-  const Result<EventLoop::WatchId> watch = loop_->Watch(accepted.fd.get(), EPOLLIN | EPOLLRDHUP,
-                                                        [this, id](uint32_t /*events*/) { OnReadable(id); });
-  if (!watch.ok()) {
-    refusals_.Count(Refusal::kDescriptors, watch.status().ToString());
+  Result<EventLoop::Watched> watched = loop_->Watch(accepted.fd.get(), EPOLLIN | EPOLLRDHUP,
+                                                    [this, id](uint32_t /*events*/) { OnReadable(id); });
+  if (!watched.ok()) {
+    refusals_.Count(Refusal::kDescriptors, watched.status().ToString());
     return;
   }
   Connection& connection = connections_[id];
   connection.peer = accepted.peer;
   connection.fd = std::move(accepted.fd);
-  connection.fd_watch = *watch;
+  connection.watched_fd = *std::move(watched);
   loop_->At(EventLoop::Clock::now() + hello_timeout_, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end() || found->second.session != nullptr) return;
@@ -203,7 +203,7 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
 template <typename Connections>
 void LifelineServer::HandOver(ConnectionId id, Connection& connection, const LifelineFrame& frame,
                               Connections& to) {
-  Unwatch(connection.fd_watch);
+  connection.watched_fd.End();
   const Status admitted = to.Admit(connection.peer, frame.token, connection.fd);
   if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
   silent_.Remove(connection.peer.uid, id);
@@ -231,13 +231,13 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
 
 Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(connection.fd.get(), connection.peer.pid));
-  ASSIGN_OR_RETURN(connection.pidfd_watch,
+  ASSIGN_OR_RETURN(connection.watched_pidfd,
                    loop_->Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
                      EndSession(id, {DepartureReason::kProcessEnded});
                    }));
   // Edge-triggered and never read: each ring is an edge. The client shares the descriptor's flags, so it
   // could make a read block.
-  ASSIGN_OR_RETURN(connection.doorbell_watch,
+  ASSIGN_OR_RETURN(connection.watched_doorbell,
                    loop_->Watch(connection.session->pages->doorbell_fd(), EPOLLIN | EPOLLET,
                                 [session = connection.session.get()](uint32_t /*events*/) {
                                   session->feed->ReadReleases();
@@ -248,13 +248,14 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
 
 void LifelineServer::PollQueue(ConnectionId id) {
   const auto found = connections_.find(id);
-  if (found == connections_.end() || found->second.doorbell_watch == 0) return;
+  if (found == connections_.end() || !found->second.watched_doorbell) return;
   found->second.session->feed->ReadReleases();
   loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollQueue(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
-  CloseSocket(connection);
+  connection.watched_fd.End();
+  connection.fd.reset();
   if (connection.session == nullptr) {
     silent_.Remove(connection.peer.uid, id);
     connections_.erase(id);
@@ -262,7 +263,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
   }
   if (MayHold(*connection.session)) return;  // it may release what it holds
   Depart(connection.session, {DepartureReason::kHungUp});
-  Unwatch(connection.doorbell_watch);
+  connection.watched_doorbell.End();
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
@@ -284,9 +285,6 @@ void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& erro
 
 void LifelineServer::EndSession(ConnectionId id, const Departure& departure) {
   Connection& connection = connections_.at(id);
-  Unwatch(connection.fd_watch);
-  Unwatch(connection.pidfd_watch);
-  Unwatch(connection.doorbell_watch);
   // The socket outlives the session: a client that sees the hang-up relies on its memory being free.
   const Connection ended = std::move(connection);
   connections_.erase(id);
@@ -301,15 +299,6 @@ SessionTable::Departed LifelineServer::Depart(const std::shared_ptr<Session>& se
   // Afterwards, so that a member whose link ends can see that it has departed itself.
   decode_links_.Remove(session->id);
   return departed;
-}
-
-void LifelineServer::Unwatch(EventLoop::WatchId& watch) {
-  if (watch != 0) loop_->Remove(std::exchange(watch, 0));
-}
-
-void LifelineServer::CloseSocket(Connection& connection) {
-  Unwatch(connection.fd_watch);
-  connection.fd.reset();
 }
 
 }  // namespace pinfeed

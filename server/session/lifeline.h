@@ -71,11 +71,11 @@ class LifelineServer {
     Peer peer;
     UniqueConnection fd;
     UniqueFd pidfd;
-    EventLoop::WatchId fd_watch = 0;
-    EventLoop::WatchId pidfd_watch = 0;
-    EventLoop::WatchId doorbell_watch = 0;
     bool has_left = false;             // the client has sent kLeave
-    std::shared_ptr<Session> session;  // last, so that it is destroyed before the socket: see EndSession
+    std::shared_ptr<Session> session;  // destroyed before the socket: see EndSession
+    EventLoop::Watched watched_fd;
+    EventLoop::Watched watched_pidfd;
+    EventLoop::Watched watched_doorbell;
   };
 
   LifelineServer(Listener listener, std::unique_ptr<EventLoop> loop, std::chrono::milliseconds hello_timeout,
@@ -98,8 +98,6 @@ class LifelineServer {
   // From the feed, with its producers.
   SessionTable::Departed Depart(const std::shared_ptr<Session>& session, const Departure& departure);
   Result<size_t> EvictNow(uint64_t session_id, const Status& error);
-  void Unwatch(EventLoop::WatchId& watch);
-  void CloseSocket(Connection& connection);
 
   Listener listener_;
   const std::unique_ptr<EventLoop> loop_;
@@ -107,7 +105,7 @@ class LifelineServer {
   SessionTable& sessions_;
   Refusals& refusals_;
   // Used by the loop's thread only (or after Stop).
-  EventLoop::WatchId listener_watch_ = 0;
+  EventLoop::Watched watched_listener_;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
   ConnectionRoom room_;

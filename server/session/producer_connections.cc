@@ -131,15 +131,15 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   } else {  // the producer sees the hang-up
     spdlog::warn("{}: a producer ({}) could not be attached: {}", Describe(*session), Describe(peer),
                  status.ToString());
-    Unwatch(connection);
   }
   return OkStatus();
 }
 
 Status ProducerConnections::Watch(ConnectionId id, Connection& connection) {
-  ASSIGN_OR_RETURN(connection.socket_watch, loop_.Watch(connection.socket->fd(), EPOLLIN | EPOLLRDHUP,
-                                                        [this, id](uint32_t /*events*/) { OnReadable(id); }));
-  ASSIGN_OR_RETURN(connection.pidfd_watch,
+  ASSIGN_OR_RETURN(connection.watched_socket,
+                   loop_.Watch(connection.socket->fd(), EPOLLIN | EPOLLRDHUP,
+                               [this, id](uint32_t /*events*/) { OnReadable(id); }));
+  ASSIGN_OR_RETURN(connection.watched_pidfd,
                    loop_.Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
                      Connection& ended = connections_.at(id);
                      ended.group->OnEnded(ended.producer);
@@ -180,7 +180,7 @@ Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest
 
 void ProducerConnections::OnHangUp(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  loop_.Remove(std::exchange(connection.socket_watch, 0));
+  connection.watched_socket.End();
   connection.socket->HangUp();
   if (!connection.group->OnHungUp(connection.producer)) return Forget(id);
   loop_.At(EventLoop::Clock::now() + kProducerLogDelay, [this, id] {
@@ -209,14 +209,7 @@ void ProducerConnections::Dismiss(const Session& session) {
 }
 
 void ProducerConnections::Forget(ConnectionId id) {
-  Unwatch(connections_.at(id));
   connections_.erase(id);
-}
-
-void ProducerConnections::Unwatch(Connection& connection) {
-  for (EventLoop::WatchId* const watch : {&connection.socket_watch, &connection.pidfd_watch}) {
-    if (*watch != 0) loop_.Remove(std::exchange(*watch, 0));
-  }
 }
 
 }  // namespace pinfeed

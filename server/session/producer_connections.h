@@ -57,8 +57,8 @@ class ProducerConnections {
     std::shared_ptr<Socket> socket;
     UniqueFd pidfd;
     ConnectionRoom::Taken room;
-    EventLoop::WatchId socket_watch = 0;
-    EventLoop::WatchId pidfd_watch = 0;
+    EventLoop::Watched watched_socket;
+    EventLoop::Watched watched_pidfd;
   };
   struct Invitation {
     Token token;
@@ -83,7 +83,6 @@ class ProducerConnections {
   // Called periodically for each producer: see ProducerGroup::ReplaceLate.
   void CheckLate(ConnectionId id);
   void Forget(ConnectionId id);
-  void Unwatch(Connection& connection);
 
   EventLoop& loop_;
   Refusals& refusals_;

@@ -26,29 +26,38 @@ class EventLoopTest : public ::testing::Test {
 TEST_F(EventLoopTest, RemovedCallbacksAreNotCalledForEventsOfTheSameRound) {
   const UniqueFd one(::eventfd(1, EFD_CLOEXEC));
   const UniqueFd two(::eventfd(1, EFD_CLOEXEC));  // both readable before the loop starts
-  EventLoop::WatchId ids[2] = {};
+  EventLoop::Watched watched[2];
   int calls = 0;
   const auto remove_both = [&](uint32_t /*events*/) {
     ++calls;
-    loop_->Remove(ids[0]);
-    loop_->Remove(ids[1]);
+    watched[0].End();
+    watched[1].End();
   };
-  ASSERT_OK_AND_ASSIGN(ids[0], loop_->Watch(one.get(), EPOLLIN, remove_both));
-  ASSERT_OK_AND_ASSIGN(ids[1], loop_->Watch(two.get(), EPOLLIN, remove_both));
+  ASSERT_OK_AND_ASSIGN(watched[0], loop_->Watch(one.get(), EPOLLIN, remove_both));
+  ASSERT_OK_AND_ASSIGN(watched[1], loop_->Watch(two.get(), EPOLLIN, remove_both));
   loop_->Start();
   Settle();
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EventLoopTest, NumbersOfRemovedWatchesAreNotUsedAgain) {
-  const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  ASSERT_OK_AND_ASSIGN(const EventLoop::WatchId first, loop_->Watch(fd.get(), EPOLLIN, [](uint32_t) {}));
-  loop_->Remove(first);
-  ASSERT_OK_AND_ASSIGN(const EventLoop::WatchId second, loop_->Watch(fd.get(), EPOLLIN, [](uint32_t) {}));
-  EXPECT_NE(first, second);
-  loop_->Remove(first);            // nothing
-  loop_->Change(first, EPOLLOUT);  // nothing
-  loop_->Change(second, 0);        // still watched
+TEST_F(EventLoopTest, WhatIsWatchedInPlaceOfAnotherIsWatchedAlone) {
+  const UniqueFd fd(::eventfd(1, EFD_CLOEXEC));
+  int calls = 0;
+  ASSERT_OK_AND_ASSIGN(EventLoop::Watched watched,
+                       loop_->Watch(fd.get(), EPOLLIN, [](uint32_t) { FAIL() << "is watched no more"; }));
+  EventLoop::Watched other = std::move(watched);
+  other.End();
+  ASSERT_OK_AND_ASSIGN(other, loop_->Watch(fd.get(), 0, [&](uint32_t) {
+    ++calls;
+    other.End();
+  }));
+  EXPECT_FALSE(watched);
+  EXPECT_TRUE(other);
+  other.Change(EPOLLIN);
+  loop_->Start();
+  Settle();
+  EXPECT_EQ(calls, 1);
+  EXPECT_FALSE(other);
 }
 
 TEST_F(EventLoopTest, WhatCannotBeWatchedIsTold) {
