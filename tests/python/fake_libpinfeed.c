@@ -283,6 +283,10 @@ void pf_batch_release(pf_batch* batch) {
   if (atomic_fetch_sub(&batch->owners, 1) <= 0) abort();  // released twice
   atomic_fetch_add(&g_released, 1);
 }
+pf_result pf_batch_give_back(pf_batch* batch) {
+  pf_batch_release(batch);
+  return PF_OK;
+}
 pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
   (void)stream;
   pf_batch_release(batch);

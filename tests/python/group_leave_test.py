@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member that has let a group go while it still holds a batch: the others go on, and the batch stays its own."""
 
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -76,6 +77,26 @@ def test_a_queue_has_what_was_not_taken(daemon, arrays):
         feed.close()
         member.begin_reading(BATCHES)
         assert sorted([held.index, *json.loads(member.process.stdout.readline())]) == list(range(BATCHES))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_queue_has_what_was_taken_to_see_that_the_epoch_is_over(daemon, arrays, closes):
+    epochs, looked_ahead = 3, 0
+    for attempt in range(100):  # until this member sees a batch of the next epoch, and not its own last one
+        options = {**options_of(f"ahead {closes} {attempt}", share="queue", epochs=epochs, framework="numpy"), "zero_copy": None}
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            feed, member = threads.map(lambda _: pinfeed.open(arrays, address=daemon.address, **options), range(2))
+            others = threads.submit(lambda member=member: [batch.index for _ in range(epochs) for batch in member])
+            own = [batch.index for batch in feed]
+            looked_ahead += feed.state_dict()["cursor"]["epoch"] == "1"
+            if closes:
+                feed.close()
+            del feed
+            assert sorted(own + others.result(60)) == sorted(list(range(BATCHES)) * epochs)
+            member.close()
+        if looked_ahead == 3:
+            return
+    raise AssertionError("this member always got the epoch's last batch")
 
 
 def test_a_group_that_all_have_left_is_another_group(daemon, arrays):

@@ -264,6 +264,13 @@ PF_API void pf_batch_retain(pf_batch* batch);
  * Never blocks, with one exception: if the session has ended (pf_close, a seek, or the loss of the
  * daemon), releasing its last batch unmaps the memory, as described at pf_close. */
 PF_API void pf_batch_release(pf_batch* batch);
+/* Gives the batch that was taken last back unused, as if pf_next had not returned it, from a member of a
+ * queue that is about to close its feed: another member gets the batch. The position (pf_cursor) stays behind
+ * it.
+ *
+ * On success the batch is consumed. On failure the caller still owns it. PF_FAILED_PRECONDITION if another
+ * was taken since, or the batch was retained. Called by the thread that calls pf_next. */
+PF_API pf_result pf_batch_give_back(pf_batch* batch);
 
 /* ---- Outputs in the caller's memory ---- */
 

@@ -312,6 +312,13 @@ pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
   });
 }
 
+pf_result pf_batch_give_back(pf_batch* batch) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckBatch(batch).status());
+    return Unwrap(batch)->GiveBack();
+  });
+}
+
 void pf_batch_retain(pf_batch* batch) {
   if (batch == nullptr) return;
   (void)Guarded([&]() -> Status {

@@ -71,6 +71,15 @@ Status Batch::ReleaseOn(void* stream) {
   return OkStatus();
 }
 
+Status Batch::GiveBack() {
+  Claim claim(*this, "give a batch back");
+  RETURN_IF_ERROR(claim.status());
+  RETURN_IF_ERROR(session_->GiveBack(descriptor_));
+  claim.Keep();
+  Finish();
+  return OkStatus();
+}
+
 Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
   const std::vector<OfferedOutput>& outputs = session_->offer().outputs;
   RETURN_IF_ERROR(session_->RowOffsets(descriptor_, outputs[output], offsets));
@@ -143,7 +152,9 @@ Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& 
     try {
       if (resting_ < kMinResting) Grow(kMaxSlots);
     } catch (const std::bad_alloc&) {
-      if (resting_ == 0) throw;  // otherwise the batch, which the daemon counts as taken, would be lost
+      // One stays, behind which Return puts others. Otherwise the batch, which the daemon counts as taken,
+      // would be lost.
+      if (resting_ == 1) throw;
     }
     batch = first_;
     first_ = batch->after_;

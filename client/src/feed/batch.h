@@ -31,6 +31,9 @@ class Batch {
   // Session::RowOffsets of an output. Write then writes no more rows there.
   Status RowOffsets(size_t output, std::span<int64_t> offsets) const PF_EXCLUDES(rows_mutex_);
 
+  // Session::GiveBack. kFailedPrecondition if the batch has other owners. On an error the caller still owns
+  // it.
+  Status GiveBack();
   void Retain();
   void Release();
   // Release the batch like Release, but through Session::ReleaseOn (the slot is returned in the order of a

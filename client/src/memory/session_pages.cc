@@ -54,6 +54,16 @@ Result<bool> SessionPages::Take(BatchDescriptor* batch) {
   return true;
 }
 
+Status SessionPages::GiveBack(const BatchDescriptor& batch) {
+  if (batch.sequence + 1 != next_sequence_.load(std::memory_order_relaxed))
+    return FailedPrecondition("give a batch back: another one was taken since");
+  next_sequence_.store(batch.sequence, std::memory_order_relaxed);
+  slot_held_[batch.slot].store(false, std::memory_order_relaxed);
+  release_page().taken.store(batch.sequence, std::memory_order_seq_cst);
+  held_.fetch_sub(1, std::memory_order_release);
+  return OkStatus();
+}
+
 bool SessionPages::KnowsLimit() const {
   // A daemon that is gone fills no more batches.
   return publish_page().limit.load(std::memory_order_acquire) != kUnlimited || lifeline_.HungUp();

@@ -21,7 +21,8 @@ namespace pinfeed {
 // Purpose: takes batches, returns their slots, and waits for the daemon. Owns: both pages and the doorbell.
 // Borrows: the offer and the lifeline, which outlive it. Threads: Release, BeginReturn, EndReturn and held
 // from any; the rest from the feed's thread. Errors: nothing the daemon writes is trusted; an impossible
-// descriptor is kInternal. Invariants: 1. batches are taken in sequence, none twice; 2. a slot's release word
+// descriptor is kInternal. Invariants: 1. batches are taken in sequence, none twice unless it was given back;
+// 2. a slot's release word
 // gets the generation of the batch taken from it, once.
 class SessionPages {
  public:
@@ -31,6 +32,8 @@ class SessionPages {
   // Returns true and the next batch, now held; false if none is published, or may be taken yet. An error says
   // why the session was evicted, or that the daemon is broken.
   Result<bool> Take(BatchDescriptor* batch);
+  // Undoes the latest Take. kFailedPrecondition if it was of another batch.
+  Status GiveBack(const BatchDescriptor& batch);
   bool HasNext() const;
   // Acquire: a Take that follows sees all batches published before the state was set.
   FeedState state() const;

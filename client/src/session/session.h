@@ -67,6 +67,8 @@ class Session {
 
   // Returns the slot of a batch that is not written.
   void Release(const BatchDescriptor& batch);
+  // SessionPages::GiveBack.
+  Status GiveBack(const BatchDescriptor& batch) { return pages_.GiveBack(batch); }
   // Returns the slot in the order of `stream`. Precondition: slots().device() >= 0.
   Status ReleaseOn(const BatchDescriptor& batch, void* stream);
   // Writes the outputs (SessionSlots::CopyTo) and returns the slot: on a device in the order of `stream`, on

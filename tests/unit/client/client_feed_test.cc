@@ -103,6 +103,33 @@ TEST_F(ClientFeedTest, RetainedBatchGoesBackWithItsLastRelease) {
   EXPECT_EQ(session.Released(0), 1U);
 }
 
+TEST_F(ClientFeedTest, TheLatestBatchCanBeGivenBackUnused) {
+  const auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  FakeSession& session = daemon->Session(0);
+  session.Publish();
+  session.Publish();
+  pf_batch* first = nullptr;
+  pf_batch* second = nullptr;
+  ASSERT_EQ(pf_next(feed.get(), 0, &first), PF_OK);
+  ASSERT_EQ(pf_next(feed.get(), 0, &second), PF_OK);
+  EXPECT_EQ(pf_batch_give_back(first), PF_FAILED_PRECONDITION) << "it is not the latest";
+  pf_batch_retain(second);
+  EXPECT_EQ(pf_batch_give_back(second), PF_FAILED_PRECONDITION) << "it has two owners";
+  pf_batch_release(second);
+  ASSERT_EQ(pf_batch_give_back(second), PF_OK);
+  EXPECT_EQ(pf_batch_give_back(second), PF_FAILED_PRECONDITION) << "it is nobody's";
+  EXPECT_EQ(session.Released(1), 0U);
+  ASSERT_EQ(pf_next(feed.get(), 0, &second), PF_OK);
+  pf_batch_info info;
+  pf_batch_info_init(&info, sizeof(info));
+  ASSERT_EQ(pf_get_batch_info(second, &info), PF_OK);
+  EXPECT_EQ(info.index, 1U);
+  pf_batch_release(second);
+  EXPECT_EQ(session.Released(1), 2U);  // its generation
+  pf_batch_release(first);
+}
+
 TEST_F(ClientFeedTest, SecondReleaseOfABatchChangesNothing) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());

@@ -138,6 +138,7 @@ _SIGNATURES = {
     "pf_get_output": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_batch_write": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.c_uint32, _P]),
     "pf_batch_release": (None, [_P]),
+    "pf_batch_give_back": (_RESULT, [_P]),
     "pf_batch_release_on": (_RESULT, [_P, _P]),
     "pf_count_copied": (_RESULT, [_P]),
     "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
@@ -282,6 +283,15 @@ def _default_path() -> Optional[str]:
 
 _loaded: List[Library] = []
 _loading = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def load() -> Library:

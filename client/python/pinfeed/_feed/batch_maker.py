@@ -76,6 +76,12 @@ class Maker:
                 self.live.pop(handle, None)
         return len(self.live)
 
+    def give_back(self, taken: Any) -> None:
+        """Gives what `take` returned back to the daemon for another member of the group, if it is the latest batch."""
+        handle = next((handle for handle, lease in self.live.items() if lease() is taken), None)
+        if handle is not None and self._library.pf_batch_give_back(handle) == Code.OK:
+            del LEASES[handle], self.live[handle]  # which then release nothing
+
     def next_info(self) -> Tuple[int, ...]:
         """Returns what was written to `info_ref`: epoch, index, samples, skipped, last_of_epoch, held, data."""
         return self._unpack_info(self._info)

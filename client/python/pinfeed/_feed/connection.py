@@ -275,9 +275,8 @@ class Connection:
             pass  # the memory may suffice for one feed only
         with self._invite_lock:
             self._handle = None
-            self._release_batches()
             if handle is not None:
-                handle.close()
+                self._close_handle(handle)
             self._attach(opened if opened is not None else self._reopen(place, cursor))
 
     def _next_cursor(self) -> str:
@@ -337,10 +336,7 @@ class Connection:
             handle, self._handle = self._handle, None
         if handle is None:
             return
-        try:
-            self._release_batches()
-        finally:
-            handle.close()
+        self._close_handle(handle)
         self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:
@@ -353,10 +349,11 @@ class Connection:
         # The constructor may have failed early, and at interpreter exit modules may be gone.
         handle = self.__dict__.pop("_handle", None)
         if handle is not None:
-            handle.close()
+            self._close_handle(handle)
 
-    def _release_batches(self) -> None:
-        """Releases what a closed feed must not keep. Overridden by subclasses."""
+    def _close_handle(self, handle: abi.FeedHandle) -> None:
+        """Closes the handle, and releases what a closed feed must not keep. Overridden by subclasses."""
+        handle.close()
 
     def _check_open(self) -> None:
         if self._handle is None:

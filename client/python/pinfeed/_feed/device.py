@@ -213,6 +213,12 @@ class DeviceBatchMaker(Maker):
         out.value = None
         return taken
 
+    def give_back(self, taken: Any) -> None:
+        if not isinstance(taken, _Taken):
+            super().give_back(taken)
+        elif taken.lease._as_parameter_ is not None and self._library.pf_batch_give_back(taken.handle) == Code.OK:
+            taken.lease._as_parameter_ = None
+
     def make(self, taken: Any) -> Batch:
         """Returns the batch, with its writing and its slot's release queued on the current stream."""
         if taken.batch is None or not taken.results:

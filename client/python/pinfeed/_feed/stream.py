@@ -249,17 +249,21 @@ class Stream(Connection):
         if self._quick is not None:
             self._quick.disarm()
 
-    def _release_undelivered(self) -> None:
+    def _release_undelivered(self, closing: bool = False) -> None:
         self._disarm()
-        self._taken = None
+        taken, self._taken = self._taken, None
+        gives_back = closing and self._spec.get("sharing") == "QUEUE"  # another member gets it
+        if gives_back and taken is not None and not taken.leaving:
+            self._maker.give_back(taken)
         if self._out.value is not None:
             handle, self._out.value = self._out.value, None
-            self._library.pf_batch_release(handle)
+            if not gives_back or self._library.pf_batch_give_back(handle):
+                self._library.pf_batch_release(handle)
 
-    def _release_batches(self) -> None:
-        self._release_undelivered()
-
-    def __del__(self) -> None:
-        if "_taken" in self.__dict__:  # otherwise the constructor failed early
-            self._release_undelivered()  # if held, it would keep the session's memory until the process ends
-        super().__del__()
+    def _close_handle(self, handle: abi.FeedHandle) -> None:
+        """Releases the batch that the trainer does not have: if held, it would keep the session's memory until the process ends."""
+        try:
+            if "_taken" in self.__dict__:  # otherwise the constructor failed early
+                self._release_undelivered(closing=True)
+        finally:
+            super()._close_handle(handle)
