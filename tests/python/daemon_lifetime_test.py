@@ -288,6 +288,31 @@ def test_a_forked_child_does_not_keep_the_private_daemon(arrays):
     process.communicate()
 
 
+FORKED_AMID = """
+import os, sys, threading
+import pinfeed
+from pinfeed._base import abi, daemon
+locks = [lambda: abi._loading, lambda: daemon._PrivateDaemon._lock]
+held, done = threading.Event(), threading.Event()
+def hold():
+    with locks[0](), locks[1]():
+        held.set()
+        done.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if all(lock().acquire(blocking=False) for lock in locks) else 1)
+status = os.waitpid(child, 0)[1]
+done.set()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_that_was_forked_while_another_thread_loads_the_library_or_starts_a_daemon_can_do_so():
+    assert subprocess.run([sys.executable, "-c", FORKED_AMID], timeout=60).returncode == 0
+
+
 def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
     def attempt(program):
         environment = {**os.environ, "PINFEED_DAEMON": str(program)}

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -30,7 +31,7 @@ from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._loader import worker_pool  # noqa: E402
+from pinfeed._loader import supervisor, worker_pool  # noqa: E402
 
 KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
 DEADLINE_S = 60
@@ -396,6 +397,39 @@ def test_a_daemon_killed_again_and_again_costs_no_batch(tmp_path):
         assert seen == list(range(800))
     finally:
         running[-1].stop()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_that_begins_while_there_is_no_daemon_waits_for_one(tmp_path, caplog, persistent):
+    flags = ("--pool-bytes", "128MiB", "--workers", "2")
+    running = [Daemon(tmp_path / "run", *flags)]
+    try:
+        loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, address=running[0].address, persistent_workers=persistent)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        running[0].process.kill()
+        running[0].process.wait()
+
+        def restart():
+            eventually("the loader says that it waits", lambda: "waits for a daemon" in caplog.text)
+            running.append(Daemon(tmp_path / "run", *flags))
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        thread.join()
+        del loader
+    finally:
+        running[-1].stop()
+
+
+def test_refusals_of_a_worker_end_the_epoch_and_not_those_of_many():
+    pool = types.SimpleNamespace(generation=0, receive=lambda worker: ("again", 1, f"refused {worker}"))
+    watcher = supervisor.Supervisor(pool, None, 0, None)
+    for _ in range(supervisor._MAX_REFUSALS - 1):
+        assert all(watcher._receive(worker) for worker in range(32))
+    with pytest.raises(RuntimeError, match="cannot attach to their feed: refused 3"):
+        watcher._receive(3)
+    watcher.stop()
 
 
 # ---- A trainer that is killed or interrupted ----------------------------------------------------------------------------------------

@@ -364,3 +364,10 @@ def test_an_iterable_dataset_with_a_fixed_size_keeps_it():
                 next(iterator)
     with pytest.raises(StopIteration):
         next(iterator)
+
+
+def test_more_batches_in_flight_than_the_log_has_entries_are_refused():
+    arguments = {"num_workers": 2, "prefetch_factor": 2001}
+    with pytest.raises(pinfeed.InvalidArgumentError, match="over 4000, the limit of batches in flight with seeding=\"worker\""):
+        pinfeed.DataLoader(Numbers(4), seeding="worker", **arguments)
+    pinfeed.DataLoader(Numbers(4), **arguments)

@@ -2,6 +2,7 @@
 """Batches of `pinfeed.DataLoader` that do not fit into their slots: memory of their own, which the daemon charges, and its limit."""
 
 import contextlib
+import errno
 import gc
 import multiprocessing
 import os
@@ -155,12 +156,12 @@ def test_memory_that_comes_too_late_is_given_back_at_once():
     assert not is_open(made[1]), "another worker made the same"
     batches.add(5, made[3])
     batches.add(7, made[4])
-    assert len(batches.take(3)) == 4096
+    assert len(batches.take(3, DEADLINE_S)) == 4096
     batches.advance(6)
     assert [is_open(each) for each in made[2:]] == [False, False, True]
     batches.end()
     with pytest.raises(pinfeed.Error, match="batch 6 is in memory of its own, which its worker did not send"):
-        batches.take(6)
+        batches.take(6, 0)
     del batches
     gc.collect()
     assert not is_open(made[4])
@@ -247,6 +248,21 @@ def test_a_worker_that_is_killed_after_it_has_sent_costs_no_batch(host, monkeypa
     monkeypatch.setattr(supervisor, "wait", late)
     batches = loader(host, sample, num_workers=1, multiprocessing_context="fork", timeout=DEADLINE_S)
     assert [batch[0, 0].item() for batch in batches] == list(range(20)) and told
+
+
+def test_memory_for_which_no_descriptor_is_left_is_an_error_and_no_wait(host, monkeypatch):
+    trainer, receive = os.getpid(), reduction.recv_handle
+
+    def refused(pipe):
+        if os.getpid() != trainer:
+            return receive(pipe)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(reduction, "recv_handle", refused)
+    batches = iter(loader(host, large_from_4_to_9, timeout=DEADLINE_S))
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"batch 4 is in memory of its own.*none left \(ulimit -n"):
+        for number in range(5):
+            assert next(batches)[0, 0].item() == number
 
 
 def test_large_batches_survive_the_daemon(tmp_path):

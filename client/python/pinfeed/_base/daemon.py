@@ -297,3 +297,11 @@ def _make_folder() -> str:
         except OSError as error:
             refused.append(f"{parent}: {error.strerror}")
     raise Error(Code.FAILED_PRECONDITION, f"no folder for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock."""
+    _PrivateDaemon._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -30,7 +30,7 @@ from .gpu_queues import warn_of_few
 from .spec import Spec, add_dataset, add_fields, add_order, add_output, add_rows, add_sharing, describe
 
 _MIN_OPEN_TIMEOUT_S = 0.001
-_OPEN_TIMEOUT_S, _RECONNECT_TIMEOUT_S = 10.0, 300.0
+_OPEN_TIMEOUT_S, RECONNECT_TIMEOUT_S = 10.0, 300.0
 # The number of columns that a warning names.
 _SHOWN_COLUMNS = 20
 
@@ -80,7 +80,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     name: Optional[str] = None,
     timeout: Optional[float] = None,
     open_timeout: float = _OPEN_TIMEOUT_S,
-    reconnect_timeout: Optional[float] = _RECONNECT_TIMEOUT_S,
+    reconnect_timeout: Optional[float] = RECONNECT_TIMEOUT_S,
 ) -> Feed:
     """Opens a feed: an ordered stream of batches from a dataset.
 
@@ -277,7 +277,7 @@ def open_spec(
     output: str = "batch",
     name: Optional[str] = None,
     open_timeout: float = _OPEN_TIMEOUT_S,
-    reconnect_timeout: Optional[float] = _RECONNECT_TIMEOUT_S,
+    reconnect_timeout: Optional[float] = RECONNECT_TIMEOUT_S,
     page_locked_for: int = -1,
 ) -> Opened:
     """Opens a feed of a spec, whose arguments were checked, for a rank. The arguments are those of `open`; `framework`

@@ -22,6 +22,7 @@ from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
 from .._worker.epoch_state import Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset
+from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between
 from .._worker.rows import rows_of
 from .._worker.worker import Job
@@ -99,7 +100,8 @@ class DataLoader(Generic[_Batch]):
     batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
     order. address: the daemon's socket, as for `open`.
 
-    `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one.
+    `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one. If the daemon is away when a later
+    epoch begins, the loader waits for it for 5 minutes.
     """
 
     dataset: Any
@@ -207,6 +209,9 @@ class DataLoader(Generic[_Batch]):
         self._lane_options: Optional[LaneOptions] = None
         if num_workers and (seeding == "worker" or self._kind is Kind.ITERABLE):
             self._lane_options = LaneOptions(self._kind, batch_size or 1, drop_last)
+            if num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
+                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
+                checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
 
         self._max_batch_bytes = 0
         if max_batch_bytes is not None:

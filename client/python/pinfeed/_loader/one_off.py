@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 import weakref
-from typing import Dict
+from typing import Dict, Optional
 
 from .._base.errors import Code, Error
 
@@ -31,6 +31,7 @@ class OneOffBatches:
         weakref.finalize(self, _close_all, self._descriptors)
         self._next = first
         self._ended = False
+        self._error: Optional[BaseException] = None  # why
 
     def add(self, number: int, descriptor: int) -> None:
         """Takes a batch's memory over. Gives it back at once if the trainer does not need it any more, as that of a worker
@@ -52,22 +53,26 @@ class OneOffBatches:
             passed = {each: self._descriptors.pop(each) for each in list(self._descriptors) if each < number}
         _close_all(passed)
 
-    def take(self, number: int) -> mmap.mmap:
-        """Returns the memory of the next batch, which has arrived or will. Raises Error (INTERNAL) once none can arrive."""
+    def take(self, number: int, timeout_s: float) -> Optional[mmap.mmap]:
+        """Returns the memory of the next batch, which has arrived or will; None after `timeout_s` seconds, if that is not 0. Once none
+        can arrive, raises what `end` was given.
+        """
         with self._lock:
-            self._changed.wait_for(lambda: number in self._descriptors or self._ended)
+            if not self._changed.wait_for(lambda: number in self._descriptors or self._ended, timeout_s or None):
+                return None
             if number not in self._descriptors:
-                raise Error(Code.INTERNAL, f"batch {number} is in memory of its own, which its worker did not send")
+                raise self._error or Error(Code.INTERNAL, f"batch {number} is in memory of its own, which its worker did not send")
             descriptor = self._descriptors.pop(number)
         try:
             return mmap.mmap(descriptor, 0)
         finally:
             os.close(descriptor)
 
-    def end(self) -> None:
-        """No more will arrive."""
+    def end(self, error: Optional[BaseException] = None) -> None:
+        """No more will arrive, because of `error`."""
         with self._lock:
             self._ended = True
+            self._error = self._error or error
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from .one_off import OneOffBatches
 from .produced_feed import ProducedFeed
 from .worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 
-_MAX_REFUSALS = 20  # of invitations, by workers, without a batch in between
+_MAX_REFUSALS = 20  # of a worker's invitations, without a batch in between
 _RETRY_S = 0.1
 
 
@@ -48,7 +48,7 @@ class Supervisor:
         self._warnings: "collections.deque[str]" = collections.deque()  # for the trainer's thread to log
         self.deaths: List[str] = []  # since the last batch
         self._deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
-        self._refusals = 0
+        self._refusals_of: "Counter[int]" = collections.Counter()
         self._wake_reader, self._wake_writer = os.pipe()
         self._close_wake = weakref.finalize(self, _close_both, self._wake_reader, self._wake_writer)
         self._close_wake.atexit = False  # the thread may still be told to stop then
@@ -86,8 +86,10 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # whatever it is, the trainer gets it
-            self._feed.interrupt(error.with_traceback(None))  # whose frames would keep the feed, and so themselves, and the workers' pipes
-        finally:
+            error = error.with_traceback(None)  # whose frames would keep the feed, and so themselves, and the workers' pipes
+            self.one_offs.end(error)
+            self._feed.interrupt(error)
+        else:
             self.one_offs.end()
 
     def _serve(self) -> None:
@@ -141,8 +143,8 @@ class Supervisor:
             return False  # about an earlier feed
         if message[2]:
             self._count_progress()
-            self._refusals += 1
-            if self._refusals >= _MAX_REFUSALS:
+            self._refusals_of[worker] += 1
+            if self._refusals_of[worker] >= _MAX_REFUSALS:
                 raise RuntimeError(f"DataLoader workers cannot attach to their feed: {message[2]}")
         return True
 
@@ -157,7 +159,7 @@ class Supervisor:
             self._seen = self._next
             self.deaths.clear()
             self._deaths_of.clear()
-            self._refusals = 0
+            self._refusals_of.clear()
 
     def _replace(self, worker: int) -> None:
         self._count_progress()

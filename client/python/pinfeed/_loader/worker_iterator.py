@@ -16,11 +16,14 @@ import mmap
 import operator
 import os
 import sys
+import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError
+from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError
+from .._feed.connection import logger
+from .._feed.open import RECONNECT_TIMEOUT_S
 from .._worker.batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag, used_bytes
 from .._worker.encoded import Totals
 from .._worker.epoch_state import Epoch
@@ -42,6 +45,8 @@ _HELD_SLOTS = 2  # by the trainer: the batch in use, and the one before it
 _MIN_SLACK_BYTES = 64 * 1024
 _PAGE = 4096
 _MAX_NAME_BYTES = 128
+_RETRY_S, _TELL_S = 0.1, 30.0
+_served: Set[Optional[str]] = set()  # the addresses of the daemons at which loaders of this process have had feeds
 _NO_MORE = object()  # indices: the sampler has ended
 
 
@@ -214,8 +219,12 @@ class WorkerIterator(LoaderIterator):
         ordinal = -1 if self._copies is None else loader._ordinal
         retry_ms = round(loader._retry_after * 1000)
         images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
+        open_feed = functools.partial(
+            open_produced, name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images
+        )
         try:
-            feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
+            feed = open_feed() if loader._address not in _served else _reopened(open_feed)
+            _served.add(loader._address)
         except Error as error:
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
@@ -261,14 +270,16 @@ class WorkerIterator(LoaderIterator):
         assert self._supervisor is not None
         loader = self._loader
         if self._pages is None:
-            self._pages = self._supervisor.one_offs.take(self._number)
+            self._pages = self._supervisor.one_offs.take(self._number, loader.timeout)
+        if self._pages is None:
+            raise self._late()
         pages = self._pages
         if not loader._warned_of_size:
             loader._warned_of_size = True
             warnings.warn(
                 f"DataLoader: batch {self._number} needs {len(pages)} bytes, and there are {self._feed_capacity} for each batch. It got memory of its "
                 "own, as larger ones will: that takes longer, and counts towards what the user may have at the daemon. From the next epoch on there "
-                f"is room for batches like it; max_batch_bytes={len(pages)} or more gives it from the first",
+                f"is room for batches like it; max_batch_bytes={len(pages)} or more gives it from the first, and makes each batch that is larger still an error",
                 LargeBatchWarning,
                 stacklevel=6,
             )
@@ -412,6 +423,23 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)  # runs before the workers are terminated
+
+
+def _reopened(open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
+    """Opens a feed of a daemon that has served this process. If it is gone, waits for the next one as long as a feed does."""
+    begun = time.monotonic()
+    told = 0
+    while True:
+        try:
+            return open_feed()
+        except UnavailableError as error:
+            waited = time.monotonic() - begun
+            if waited >= RECONNECT_TIMEOUT_S:
+                raise
+            if waited >= told * _TELL_S:
+                told += 1
+                logger.warning("the DataLoader's epoch waits for a daemon: %s", str(error))  # not the error, whose frames handlers would keep
+        time.sleep(_RETRY_S)  # polled: there is nothing to wait on while no daemon listens
 
 
 def _copied(memory: Any) -> Any:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import collections
+import errno
 import multiprocessing
 import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
 import operator
 import os
+import resource
 import signal
 import time
 import weakref
@@ -19,7 +21,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import wait
 from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
 
-from .._base.errors import Code, DeadlineExceededError
+from .._base.errors import Code, DeadlineExceededError, ResourceExhaustedError
 from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
@@ -180,17 +182,29 @@ class WorkerPool:
     def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
         """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
         caller owns. None: the descriptor is still to come, from a worker that may have been stopped in between; call this
-        when the pipe is ready again. Raises EOFError or OSError if the worker ended before.
+        when the pipe is ready again. Raises EOFError or OSError if the worker ended before, ResourceExhaustedError if this process
+        has no room for the descriptor.
         """
         pipe = self.pipes[number]
-        begun, self._begun[number] = self._begun[number], None
-        if begun is not None:
-            return (*begun, int(reduction.recv_handle(pipe)))
-        message: Tuple[Any, ...] = pipe.recv()
-        if message[0] != "one-off":
-            return message
-        self._begun[number] = message
-        return None
+        begun = self._begun[number]
+        if begun is None:
+            message: Tuple[Any, ...] = pipe.recv()
+            if message[0] != "one-off":
+                return message
+            self._begun[number] = message
+            return None
+        try:
+            descriptor = int(reduction.recv_handle(pipe))
+        except (OSError, RuntimeError) as error:  # RuntimeError: the kernel has dropped the descriptor
+            if isinstance(error, OSError) and error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise ResourceExhaustedError(
+                Code.RESOURCE_EXHAUSTED,
+                f"batch {begun[2]} is in memory of its own, which takes a descriptor, and this process has none left (ulimit -n: "
+                f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}): raise that, close files, or give max_batch_bytes, with which batches fit into slots",
+            ) from error
+        self._begun[number] = None
+        return (*begun, descriptor)
 
     def replace(self, number: int) -> None:
         """Starts another process in place of one that ended."""

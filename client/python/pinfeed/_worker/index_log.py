@@ -23,7 +23,8 @@ from typing import Any, Callable, Optional, cast
 
 from .._base.errors import Code, Error
 
-ENTRIES = 4096  # of the ring: far more than batches are ever in flight
+ENTRIES = 4096  # of the ring
+MAX_IN_FLIGHT = 4000  # batches, which leaves entries for those that the daemon keeps
 
 _NUMBER = struct.Struct("<Q")
 _END_OFFSET, _CONSUMED_OFFSET = 0, 8
