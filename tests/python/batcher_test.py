@@ -14,7 +14,9 @@ import pathlib
 import queue
 import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -23,6 +25,7 @@ import pytest
 from withstand.hardship import eventually
 
 import pinfeed
+from pinfeed._batcher import link
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 SPAWN = multiprocessing.get_context("spawn")
@@ -242,6 +245,34 @@ def test_a_forked_child_cannot_submit(serve):
         assert value_of(client.submit(array(2)).result(TIMEOUT)) == 2
 
 
+def test_a_request_is_cancelled_once_however_often_it_is_asked_for(serve, monkeypatch):
+    serve("cancelled", model=False)
+    with pinfeed.BatcherClient("cancelled") as client:
+        sent = []
+        send = client._link.send
+        monkeypatch.setattr(client._link, "send", lambda kind, **frame: (sent.append(kind), send(kind, **frame)))
+        future = client.submit(array(1))
+        sent.clear()
+        assert future.cancel() and future.cancel()
+        assert len(sent) == 1
+
+
+def test_a_place_for_whose_memory_no_descriptor_is_left(serve, monkeypatch):
+    serve("places")
+    receive = socket.socket.recvmsg
+
+    class Truncated(socket.socket):
+        def recvmsg(self, *arguments):
+            data, ancillary, flags, address = receive(self, *arguments)
+            for _, _, content in ancillary:
+                os.close(int.from_bytes(content[:4], sys.byteorder))
+            return data, [], flags | socket.MSG_CTRUNC, address
+
+    monkeypatch.setattr(link.socket, "socket", Truncated)
+    with pytest.raises(pinfeed.ResourceExhaustedError, match="no descriptor left"):
+        pinfeed.BatcherClient("places")
+
+
 def test_callbacks_that_submit_or_fail(serve):
     """On the thread that takes answers: it never waits for itself, and no future waits for one that has ended."""
     serve("callbacks")
@@ -293,6 +324,11 @@ def test_values_of_other_byte_orders_and_dtypes(serve):
         assert future.result(TIMEOUT) == b"\x80\x3f" * 2
         with pytest.raises(pinfeed.InvalidArgumentError, match="is masked"):
             client.submit(np.ma.masked_array(array(1), [0, 1, 0]))
+        client.submit(array(1))
+        batch = take(batcher)
+        for masked in (np.ma.masked_array([[1, 2]], [[0, 1]]), [np.ma.masked_array([1, 2], [0, 1])], np.ma.masked_array([1], [1])):
+            with pytest.raises(pinfeed.InvalidArgumentError, match="is masked"):
+                batch.answer(masked)
     batcher.close()
     with pytest.raises(pinfeed.Error, match="the batcher 'values' is closed"):
         batch.answer([b"x"])

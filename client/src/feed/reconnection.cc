@@ -22,7 +22,9 @@ Status Reconnection::CheckTimeout() {
   if (!timeout_ || steady_clock::now() < lost_at_ + *timeout_) return OkStatus();
   const std::string tried = last_try_.ok() ? "" : "; the last try: " + last_try_.message();
   lost_at_ = steady_clock::now();
-  return Unavailable("the daemon at " + address_ + " did not come back within " + Seconds(*timeout_) + tried);
+  const std::string how =
+      timeout_->count() == 0 ? " is gone" : " did not come back within " + Seconds(*timeout_);
+  return Unavailable("the daemon at " + address_ + how + tried);
 }
 
 bool Reconnection::Due() const {

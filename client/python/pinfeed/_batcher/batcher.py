@@ -150,7 +150,7 @@ class Batcher:
         self._batches = iter(self._feed)
         try:
             place = join(self._feed._address, {"name": name, "consumer": True})
-            self._rows, self._room = int(place["batch_size"]), int(place["max_answer_bytes"])
+            self._room = int(place["max_answer_bytes"])
             self._answers, self._lengths = int(place["answer_offset"]), int(place["length_offset"])
             self._link = Link(place)
         except BaseException:
@@ -204,10 +204,10 @@ class Batcher:
         return reply.bytes
 
     def _answer(self, batch: RequestBatch, outputs: Union[Sequence[Any], BaseException]) -> int:
-        if self._closed:
-            raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
         contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
         with self._lock:
+            if self._closed:
+                raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
             memory = self._link.memory
             for row, (content, failed) in enumerate(contents):
                 if not failed and len(content) > self._most:
@@ -270,6 +270,8 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
     if torch is not None and isinstance(output, torch.Tensor):
         dense = (output.to_dense() if output.layout != torch.strided else output).detach().cpu().resolve_conj().resolve_neg()
         return dense.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
+    if isinstance(output, numpy.ma.MaskedArray):
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, "answer: an output is masked: give its filled()")
     array = numpy.ascontiguousarray(output)
     if array.dtype.hasobject:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")

@@ -29,6 +29,7 @@ class RequestFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not
     def __init__(self, client: "BatcherClient", slot: int, until: float) -> None:
         super().__init__()
         self._client, self._slot, self._until = client, slot, until
+        self._cancel_sent = False
 
     def cancel(self) -> bool:
         """Returns whether the request is cancelled; False if its answer has come."""
@@ -175,7 +176,8 @@ class BatcherClient:
         if self._link.is_parents():
             return
         with self._lock:
-            if self._ended is None and self._futures.get(future._slot) is future:
+            if self._ended is None and self._futures.get(future._slot) is future and not future._cancel_sent:
+                future._cancel_sent = True  # the socket has room for one frame of each
                 try:
                     self._link.send(CANCEL, slot=future._slot)
                 except UnavailableError:

@@ -13,13 +13,14 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import socket
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from .._base import abi
 from .._base.daemon import Common
-from .._base.errors import Code, Error, UnavailableError, make_error
+from .._base.errors import Code, Error, ResourceExhaustedError, UnavailableError, make_error
 
 _MAGIC = 0x3130464C46504650
 _WELCOME, _JOIN = 2, 9
@@ -68,6 +69,7 @@ class Link:
             self.memory = self._attach(place)
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 1, 0))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(HANGS_S), 0))
         except BaseException:
             self._socket.close()
             raise
@@ -77,13 +79,18 @@ class Link:
         try:
             self._socket.connect(place["lifeline_path"])
             self._socket.send(_HELLO.pack(_MAGIC, _JOIN, 0, base64.b64decode(place["token"]), b""))
-            data, ancillary, _, _ = self._socket.recvmsg(_FRAME.size, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = self._socket.recvmsg(_FRAME.size, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
             for level, kind, content in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds += array.array("i", content[: len(content) - len(content) % 4])
             welcome = self._parse(data)
             if welcome.code:
                 raise make_error(welcome.code, welcome.text)
+            if flags & socket.MSG_CTRUNC:
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED, f"join a batcher: this process has no descriptor left for the memory of its place (ulimit -n: {limit}): raise it"
+                )
             if welcome.kind != _WELCOME or len(fds) != 1 or os.fstat(fds[0]).st_size < int(place["memory_bytes"]):
                 raise Error(Code.INTERNAL, "the daemon's welcome to a batcher is not usable: are pinfeedd and this package of the same version?")
             return mmap.mmap(fds[0], int(place["memory_bytes"]))
@@ -111,6 +118,8 @@ class Link:
         frame = _FRAME.pack(_MAGIC, kind, 0, epoch, batch_index, timeout_us, slot, size, b"")
         try:
             ([] if sent is None else sent).extend(map(self._socket.send, (frame,)))  # no handler runs between sending and extending
+        except BlockingIOError as error:
+            raise UnavailableError(Code.UNAVAILABLE, f"the daemon has read nothing for {HANGS_S:g} s: it hangs, or is stopped") from error
         except OSError as error:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the daemon is closed: the batcher has ended, or the daemon stops ({error})") from error
 
