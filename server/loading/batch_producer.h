@@ -79,6 +79,8 @@ class PieceRequest {
   // when the host lacks that memory: nothing of the range may be written. Precondition: begin() <= begin <
   // end <= end().
   Status Places(uint32_t begin, uint32_t end, SamplePlaces& places) const;
+  // Arena::Prepare, which waits for samples that have the memory meanwhile (LargeSamples).
+  static Status Prepare(Arena& arena, const Piece& piece, uint32_t begin, uint32_t end);
   // The memory of a tensor of all samples. Precondition: Places succeeded for all of them.
   std::byte* Address(size_t tensor) const { return parts_.arena.FillAddress(parts_.piece, tensor); }
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.

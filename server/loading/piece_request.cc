@@ -3,14 +3,25 @@
 #include <utility>
 
 #include "server/loading/batch_producer.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
+
+Status PieceRequest::Prepare(Arena& arena, const Piece& piece, uint32_t begin, uint32_t end) {
+  LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
+  Status prepared;
+  do {
+    prepared = arena.Prepare(piece, begin, end);
+    if (prepared.code() == Code::kResourceExhausted) attempts.Refuse();
+  } while (!prepared.ok() && attempts.Again());
+  return prepared;
+}
 
 Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
   PF_CHECK(parts_.piece.begin <= begin && begin < end && end <= parts_.piece.end,
            "places are of the piece's samples");
   Arena& arena = parts_.arena;
-  RETURN_IF_ERROR(arena.Prepare(parts_.piece, begin, end));
+  RETURN_IF_ERROR(Prepare(arena, parts_.piece, begin, end));
   const std::vector<TensorPlace>& tensors = arena.layout().tensors;
   std::vector<std::span<std::byte>> memory(tensors.size());
   for (size_t t = 0; t < memory.size(); ++t) {

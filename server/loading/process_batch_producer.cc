@@ -241,7 +241,7 @@ Status ProcessBatchProducer::Prepare(const PieceRequest& request) {
   const Piece piece = PieceOf(request);
   std::byte* staged = nullptr;
   if (staging_ != nullptr) {
-    RETURN_IF_ERROR(staging_->Prepare(piece, 0, request.end()));
+    RETURN_IF_ERROR(PieceRequest::Prepare(*staging_, piece, 0, request.end()));
     staging_->Deliver(piece, {},
                       [](const Status& /*status*/, const CopyTime& /*time*/) {});  // it is allocated
     staged = staging_->FillAddress(piece, id_tensor_);

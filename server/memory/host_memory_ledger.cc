@@ -10,8 +10,8 @@ namespace {
 // Half of it may be used up by the time that a slot is allocated.
 constexpr uint64_t kDaemonHeadroomBytes = uint64_t{16} << 20;
 
-// Workers keep buffers of as many bytes from sample to sample.
-constexpr uint64_t kLittleForSample = uint64_t{64} << 20;
+// Workers keep buffers of as many bytes from sample to sample. Less is not asked for.
+constexpr uint64_t kLittle = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -26,6 +26,9 @@ constexpr HostMemoryLedger::Need kFeedsNeed = {
     "feeds still",
     "use smaller batches or fewer slots, close a feed, or have the operator give the daemon more memory or a "
     "smaller pool_bytes"};
+constexpr HostMemoryLedger::Need kIndexesNeed = {
+    "the dataset's index and feeds still",
+    "split the dataset, close a feed, or have the operator give the daemon more memory"};
 constexpr HostMemoryLedger::Need kSamplesNeed = {
     "samples that are being loaded",
     "use smaller files, or have the operator give the daemon more memory or fewer workers"};
@@ -48,23 +51,38 @@ Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes, const Ne
                            " are reserved for the daemon itself; " + need.advice);
 }
 
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Promise(uint64_t bytes, uint64_t headroom_bytes,
+                                                                const Need& need) {
+  const MutexLock lock(deciding_);
+  RETURN_IF_ERROR(Check(reserved_ + bytes, headroom_bytes, need));
+  reserved_ += bytes;
+  return Reservation(this, bytes);
+}
+
 Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, uint64_t keep_free_bytes) {
-  Reservation reservation(this, bytes);  // counted first, so that concurrent requests see each other
-  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes + keep_free_bytes, kFeedsNeed));
-  return reservation;
+  return Promise(bytes, kDaemonHeadroomBytes + keep_free_bytes, kFeedsNeed);
+}
+
+Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
+  if (bytes <= kLittle) return std::optional<Reservation>();
+  ASSIGN_OR_RETURN(Reservation reservation, Promise(bytes, kDaemonHeadroomBytes, kIndexesNeed));
+  return std::optional<Reservation>(std::move(reservation));
 }
 
 Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {
-  if (bytes <= kLittleForSample) return std::optional<Reservation>();
-  std::optional<Reservation> reservation(Reservation(this, bytes));
-  reserved_ += bytes;
+  if (bytes <= kLittle) return std::optional<Reservation>();
+  std::optional<Reservation> reservation(Reservation(this, 0));
   const Status available =
       large_samples_.Begin()
           ? reservation->Begin(bytes, kSamplesNeed)
           : ResourceExhausted(
                 "the host has too little memory: another sample is loaded with what there is; " +
                 std::string(kSamplesNeed.advice));
-  if (available.ok()) return reservation;
+  if (available.ok()) {
+    reservation->unallocated_ = bytes;
+    reserved_ += bytes;
+    return reservation;
+  }
   LargeSamples::Refuse();
   return available.WithContext("a sample that takes " + ByteSize(bytes));
 }
@@ -79,13 +97,11 @@ Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
 }
 
 Status HostMemoryLedger::Reservation::Begin(uint64_t bytes, const Need& need) {
-  Status available = ledger_->Check(ledger_->allocating_ += bytes, kDaemonHeadroomBytes / 2, need);
-  if (available.ok()) {
-    allocating_ += bytes;
-  } else {
-    ledger_->allocating_ -= bytes;
-  }
-  return available;
+  const MutexLock lock(ledger_->deciding_);
+  RETURN_IF_ERROR(ledger_->Check(ledger_->allocating_ + bytes, kDaemonHeadroomBytes / 2, need));
+  ledger_->allocating_ += bytes;
+  allocating_ += bytes;
+  return OkStatus();
 }
 
 void HostMemoryLedger::Reservation::EndAllocation(uint64_t bytes) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/base/sync.h"
 #include "common/os/host_limits.h"
 #include "server/memory/large_samples.h"
 
@@ -69,14 +70,21 @@ class HostMemoryLedger {
   // memory was written to. Null for little memory, which is not asked for. The thread's
   // LargeSamples::Attempts know of it, if there are some.
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
+  // Memory for the index of a dataset while it is opened, of as many bytes as its files say. No pool has
+  // granted it. Null for little memory.
+  Result<std::optional<Reservation>> ReserveForIndex(uint64_t bytes);
   LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
 
  private:
   Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const;
+  Result<Reservation> Promise(uint64_t bytes, uint64_t headroom_bytes, const Need& need)
+      PF_EXCLUDES(deciding_);
 
   const Read read_;
+  // Held from a check to the count, so that requests at once see each other, and refused ones are not seen.
+  Mutex deciding_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
   LargeSamples large_samples_;

@@ -85,6 +85,31 @@ TEST_F(HostMemoryLedgerTest, OnlyALargeSampleAsksForItsMemory) {
   EXPECT_FALSE(little.has_value());
 }
 
+TEST_F(HostMemoryLedgerTest, WhatIsRefusedIsNotSeenByOthers) {
+  HostMemoryLedger watched([&](uint64_t enough) -> Result<HostMemory> {
+    EXPECT_GT(enough, 200 * kMiB);
+    EXPECT_EQ(watched.reserved_bytes(), 0U);
+    return HostMemory{256 * kMiB, 100 * kMiB, "a group", "a tighter group"};
+  });
+  EXPECT_FALSE(watched.ReserveForSample(200 * kMiB).ok());
+  EXPECT_FALSE(watched.Reserve(200 * kMiB).ok());
+  EXPECT_EQ(watched.reserved_bytes(), 0U);
+}
+
+TEST_F(HostMemoryLedgerTest, AnIndexLeavesWhatFeedsMayTake) {
+  HostMemoryLedger::Reservation unfilled = ledger_.Reserve(10 * kMiB).value();
+  EXPECT_THAT(
+      ledger_.ReserveForIndex(80 * kMiB),
+      StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("need 90 MiB"), HasSubstr("split the dataset"))));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto index, ledger_.ReserveForIndex(70 * kMiB));
+    EXPECT_EQ(ledger_.reserved_bytes(), 80 * kMiB);
+  }
+  EXPECT_EQ(ledger_.reserved_bytes(), 10 * kMiB);
+  ASSERT_OK_AND_ASSIGN(const auto little, ledger_.ReserveForIndex(64 * kMiB));
+  EXPECT_FALSE(little.has_value());
+}
+
 TEST(ResizeForSampleTest, OnlyWhatThereIsBecomesABuffer) {
   std::vector<std::byte> buffer;
   ASSERT_OK(ResizeForSample(65 << 20, buffer));

@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Attempts = LargeSamples::Attempts;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 
 // A host with memory for one large sample. Each takes its memory in two steps, as a file and its pixels do.
 class LargeSamplesTest : public ::testing::Test {
@@ -38,7 +38,7 @@ class LargeSamplesTest : public ::testing::Test {
     do {
       uint64_t taken = 0;
       bool loaded = true;
-      for (const uint64_t bytes : {70 * kMiB, 100 * kMiB}) {
+      for (const uint64_t bytes : {70 * kMebibyte, 100 * kMebibyte}) {
         if (loaded = Take(bytes); !loaded) break;
         taken += bytes;
         std::this_thread::yield();
@@ -50,9 +50,9 @@ class LargeSamplesTest : public ::testing::Test {
     return false;
   }
 
-  std::atomic<uint64_t> available_{200 * kMiB};
+  std::atomic<uint64_t> available_{200 * kMebibyte};
   HostMemoryLedger ledger_{[this](uint64_t /*enough*/) {
-    return Result<HostMemory>(HostMemory{256 * kMiB, available_, "a group", "a tighter group"});
+    return Result<HostMemory>(HostMemory{256 * kMebibyte, available_, "a group", "a tighter group"});
   }};
 };
 
@@ -70,16 +70,16 @@ TEST_F(LargeSamplesTest, AllAreLoadedWithTheMemoryOfOne) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(loaded, kThreads * 50);
-  EXPECT_EQ(available_, 200 * kMiB);
+  EXPECT_EQ(available_, 200 * kMebibyte);
 }
 
 TEST_F(LargeSamplesTest, OneThatIsTooLargeAloneIsTriedTwiceOnly) {
-  available_ = 100 * kMiB;
+  available_ = 100 * kMebibyte;
   Attempts attempts(ledger_.large_samples());
   EXPECT_FALSE(attempts.Again()) << "nothing was refused";
-  EXPECT_FALSE(Take(110 * kMiB));
+  EXPECT_FALSE(Take(110 * kMebibyte));
   EXPECT_TRUE(attempts.Again());
-  EXPECT_FALSE(Take(110 * kMiB));
+  EXPECT_FALSE(Take(110 * kMebibyte));
   EXPECT_FALSE(attempts.Again());
 }
 
@@ -91,14 +91,14 @@ TEST_F(LargeSamplesTest, WhileOneLoadsAloneOthersAreRefusedAndWait) {
   std::atomic<bool> ended = false;
   std::thread other([&] {
     Attempts attempts(ledger_.large_samples());
-    EXPECT_THAT(ledger_.ReserveForSample(65 * kMiB),
+    EXPECT_THAT(ledger_.ReserveForSample(65 * kMebibyte),
                 StatusIs(Code::kResourceExhausted,
                          AllOf(HasSubstr("a sample that takes 65 MiB"), HasSubstr("another sample"))));
-    EXPECT_OK(ledger_.ReserveForSample(64 * kMiB)) << "is not large";
+    EXPECT_OK(ledger_.ReserveForSample(64 * kMebibyte)) << "is not large";
     refused.count_down();
     EXPECT_TRUE(attempts.Again());
     EXPECT_TRUE(ended);
-    EXPECT_OK(ledger_.ReserveForSample(65 * kMiB));
+    EXPECT_OK(ledger_.ReserveForSample(65 * kMebibyte));
   });
   refused.wait();
   ended = true;
