@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/image/png.h"
 
+#include <iterator>
 #include <string>
 
 #include "server/image/png_orientation.h"
@@ -19,6 +20,15 @@ Status SpngFailure(int error) {
   return error == SPNG_EMEM || error == SPNG_ECHUNK_LIMITS ? ResourceExhausted(message) : DataLoss(message);
 }
 
+// A lower bound of the size of a file with such pixels: deflate makes 258 bytes of 2 bits at best (RFC 1951,
+// section 3.2.5), and fewer than 1,100 of a byte with the rest.
+uint64_t LeastBytes(const spng_ihdr& header) {
+  constexpr uint64_t kMostInflated = 1100;
+  constexpr uint8_t kChannels[] = {1, 0, 3, 1, 2, 0, 4};  // by colour type
+  const uint64_t bits = uint64_t{header.bit_depth} * kChannels[header.color_type % std::size(kChannels)];
+  return uint64_t{header.width} * header.height * bits / 8 / kMostInflated;
+}
+
 }  // namespace
 
 Status PngDecoder::Begin(std::span<const std::byte> file) {
@@ -32,6 +42,9 @@ Status PngDecoder::Begin(std::span<const std::byte> file) {
   spng_ihdr header{};
   if (const int error = spng_get_ihdr(context, &header); error != SPNG_OK) return SpngFailure(error);
   RETURN_IF_ERROR(CheckDecodedSize("PNG", header.width, header.height));
+  if (LeastBytes(header) > file.size())
+    return DataLoss("PNG file is truncated: " + std::to_string(file.size()) + " bytes are too few for " +
+                    std::to_string(header.width) + " x " + std::to_string(header.height) + " pixels");
   width_ = static_cast<int32_t>(header.width);
   height_ = static_cast<int32_t>(header.height);
   return OkStatus();

@@ -8,12 +8,15 @@
 #include <cstring>
 #include <string>
 
+#include "server/memory/host_memory_ledger.h"
+
 namespace pinfeed {
 namespace {
 
 constexpr size_t kSignatureBytes = 8;
 constexpr size_t kHeaderBytes = 13;  // of IHDR's data
 constexpr size_t kMaxColours = 256;
+constexpr size_t kMaxChunks = size_t{1} << 20;  // 40 MiB of PngChunk; a file may consist of empty ones
 
 uint32_t BigEndian32(const std::byte* at) {
   uint32_t value = 0;
@@ -71,6 +74,8 @@ Status PngChunks::Scan(std::span<const std::byte> file) {
     const PngChunk chunk{file.subspan(at, std::min(file.size() - at, 8 + length + trailer)),
                          file.subspan(at + 8, std::min(length, available))};
     if (chunk.Is("IEND")) break;
+    if (chunks_.size() == kMaxChunks)
+      return ResourceExhausted("PNG: it has more than " + std::to_string(kMaxChunks) + " chunks");
     const bool is_pixels = chunk.Is("IDAT");
     if (length > available || (trailer < 4 && (is_pixels || !pixels)))
       return DataLoss("PNG file is truncated");
@@ -110,6 +115,9 @@ bool PngChunks::PaletteDiffers() const {
 Status PngChunks::Rewrite(std::vector<std::byte>& out) const {
   static constexpr std::string_view kSignature("\x89PNG\r\n\x1A\n", kSignatureBytes);
   const auto signature = std::as_bytes(std::span(kSignature));
+  size_t bytes = kSignatureBytes + 3 * (kHeaderBytes + 12 + 3 * kMaxColours);  // with header, palette and end
+  for (size_t i = pixels_begin_; i < pixels_end_; ++i) bytes += chunks_[i].whole.size();
+  RETURN_IF_ERROR(ResizeForSample(bytes, out));
   out.assign(signature.begin(), signature.end());
   for (size_t i = 0; i < pixels_begin_; ++i) {
     if (ChecksumIsRight(chunks_[i])) continue;

@@ -23,7 +23,8 @@ struct PngChunk {
 // file.
 class PngChunks {
  public:
-  // kDataLoss for a truncated file. Precondition: the file starts with the signature.
+  // kDataLoss for a truncated file, kResourceExhausted for one of millions of chunks. Precondition: the file
+  // starts with the signature.
   Status Scan(std::span<const std::byte> file);
 
   const std::vector<PngChunk>& all() const { return chunks_; }
@@ -34,7 +35,8 @@ class PngChunks {
   // Whether libspng and Pillow may decode different pixels, because the palette size does not fit the depth.
   bool PaletteDiffers() const;
   // Writes to `out` only what the pixels depend on, with a palette extended to every possible value. As in
-  // Pillow, missing colours are black. kDataLoss when a checksum before the pixels is wrong.
+  // Pillow, missing colours are black. kDataLoss when a checksum before the pixels is wrong; the errors of
+  // ResizeForSample.
   Status Rewrite(std::vector<std::byte>& out) const;
 
  private:

@@ -75,7 +75,9 @@ class Transform {
   // Adds the transform to the view of resident images. False: the client's kernel cannot do the same as Plan.
   virtual bool Show(ViewPlanner& /*view*/) const { return gpu_form() == GpuForm::kTable; }
   // Applies the transform to a channel's table, and sets the table's element type. Computes in float32 and
-  // rounds to that type (RoundTo).
+  // rounds to that type (RoundTo). The table is applied behind all Plans, also of later transforms, and is
+  // the same for all samples. So one that keeps the element type, which a later Resize accepts, must commute
+  // with Plan, and none draws random numbers.
   virtual void Recolour(size_t /*channel*/, PixelValues& /*pixels*/) const {}
 };
 

@@ -85,6 +85,22 @@ ImageForm TransformChain::Follow(ImageForm form, std::vector<std::string>& fault
   return form;
 }
 
+namespace {
+
+// Bounds the time that one sample can take. An image is cropped and resized to kMaxImagePixels at a time.
+Status CheckPixels(const GeometryPlan& plan) {
+  constexpr int64_t kMost = 4 * kMaxImagePixels;
+  int64_t pixels = 0;
+  for (const GeometryStep& step : plan.steps)
+    pixels += int64_t{step.crop.width} * step.crop.height + int64_t{step.width} * step.height;
+  if (pixels <= kMost) return OkStatus();
+  return ResourceExhausted("the transforms crop and resize the image to " + std::to_string(pixels) +
+                           " pixels, all steps together; the limit is " + std::to_string(kMost) +
+                           ": resize to fewer, or less often");
+}
+
+}  // namespace
+
 Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first,
                             size_t last) const {
   GeometryPlanner planner(plan, size);
@@ -92,7 +108,7 @@ Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& 
     RETURN_IF_ERROR(
         links_[i].transform->Plan(planner, {key.seed, key.epoch, key.sample, static_cast<uint32_t>(i)}));
   }
-  return OkStatus();
+  return CheckPixels(plan);
 }
 
 Result<SampleView> TransformChain::View(uint64_t seed, ImageSize size, size_t first) const {

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/image/exif.h"
+#include "server/image/png_chunks.h"
 #include "tests/support/testing.h"
 #include "tests/unit/image/image_fixture.h"
 
@@ -219,6 +222,30 @@ TEST(DecodeTest, SideThatIsTooLongIsNamed) {
   EXPECT_THAT(CheckDecodedSize("JPEG", 65500, 4099),
               StatusIs(Code::kResourceExhausted,
                        "JPEG of 65500 x 4099 pixels is over the limit of 268435456 pixels"));
+}
+
+std::vector<std::byte> BytesOf(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(DecodeTest, PngWithTooFewBytesForItsPixelsIsRefusedBeforeMemoryIsTaken) {
+  using std::string_view_literals::operator""sv;
+  const std::vector<std::byte> file = BytesOf(
+      "\x89PNG\r\n\x1A\n\0\0\0\x0DIHDR\0\0\x3E\x80\0\0\x3E\x80\x08\x02\0\0\0\xCE\x1C\x48\x89"
+      "\0\0\0\0IDAT\x35\xAF\x06\x1E\0\0\0\0IEND\xAE\x42\x60\x82"sv);
+  ImageDecoder decoder;
+  EXPECT_THAT(decoder.Open(file), StatusIs(Code::kDataLoss, HasSubstr("too few for 16000 x 16000 pixels")));
+}
+
+TEST(DecodeTest, PngOfMillionsOfEmptyChunksIsRefused) {
+  using std::string_view_literals::operator""sv;
+  std::vector<std::byte> file = BytesOf("\x89PNG\r\n\x1A\n"sv);
+  const std::vector<std::byte> chunk = BytesOf("\0\0\0\0prVt\0\0\0\0"sv);
+  for (size_t i = 0; i <= size_t{1} << 20; ++i) file.insert(file.end(), chunk.begin(), chunk.end());
+  PngChunks chunks;
+  EXPECT_THAT(chunks.Scan(file), StatusIs(Code::kResourceExhausted, HasSubstr("chunks")));
+  EXPECT_OK(chunks.Scan(std::span(file).first(file.size() - chunk.size())));
 }
 
 // Pillow decodes such a file, also when it was copied into a larger block of zeros.

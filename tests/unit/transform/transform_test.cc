@@ -213,6 +213,16 @@ TEST(TransformTest, ResizeBeyondTheLimitIsAnError) {
               StatusIs(Code::kResourceExhausted, HasSubstr("60000")));
 }
 
+TEST(TransformTest, StepsBeyondTheLimitTogetherAreAnError) {
+  const std::vector<TransformSpec> twice = {Resize{4096, 65500}, Resize{65500, 4096}, Resize{1, 1}};
+  Plan(twice, {16, 16});
+  std::vector<TransformSpec> often = twice;
+  often.insert(often.end(), twice.begin(), twice.end());
+  GeometryPlan plan;
+  EXPECT_THAT(ChainOf(often).Plan({}, {16, 16}, plan),
+              StatusIs(Code::kResourceExhausted, HasSubstr("all steps together")));
+}
+
 // Steps run one by one on the whole image, without any fusion, must give the same pixels.
 TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
   JpegOptions options;
