@@ -37,7 +37,7 @@ INCLUDABLE = {
     "server/memory": "common",
     "server/memory/gpu": "common server/memory",
     "server/storage": "common server/memory",
-    "server/dataset": "common server/storage",
+    "server/dataset": "common server/storage server/memory",
     "server/order": "common",
     "server/image": "common server/memory",
     "server/transform": "common server/dataset server/order server/image",

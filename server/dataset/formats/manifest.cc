@@ -21,6 +21,7 @@
 #include "server/dataset/formats/table.h"
 #include "server/dataset/name_order.h"
 #include "server/dataset/packed_names.h"
+#include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 namespace {
@@ -28,6 +29,7 @@ namespace {
 constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
+constexpr uint64_t kIndexBytesPerByte = 4;  // of a table, at most: a digit and a comma become a number
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
@@ -409,6 +411,8 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
   const std::optional<FileVersion> version = file->version();
+  auto memory = HostMemoryLedger::ForThisProcess().ReserveForIndex(kIndexBytesPerByte * file->size());
+  if (!memory.ok()) return memory.status().WithContext("open manifest " + QuotePath(file->path()));
   ManifestLoader loader(*file, kind, options);
   RETURN_IF_ERROR(loader.Load());
   DatasetInfo info = std::move(loader.info);
