@@ -71,6 +71,7 @@ Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& sessio
 
 Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
                                                                   const Peer& peer) {
+  Redeemed redeemed;  // freed without the lock: it may be the session's last owner
   const MutexLock lock(mutex_);
   auto used = invitations_.end();
   for (auto one = invitations_.begin(); one != invitations_.end(); ++one) {
@@ -82,7 +83,7 @@ Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t 
     return Status(Code::kUnauthenticated, "attach a producer: the token is no invitation for this user (" +
                                               Describe(peer) + "), or it was used; ask for another");
   }
-  const Redeemed redeemed{used->session.lock(), used->lane};
+  redeemed = {used->session.lock(), used->lane};
   invitations_.erase(used);
   if (redeemed.session == nullptr || redeemed.session->state != SessionState::kAttached)
     return Unavailable("attach a producer: its session has ended");

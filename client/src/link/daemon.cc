@@ -29,8 +29,9 @@
 namespace pinfeed {
 namespace {
 
-constexpr int kMaxMessageBytes = 256 << 20;    // a dataset may have very many classes
-constexpr std::chrono::minutes kMaxTrace{10};  // above the daemon's own limit
+constexpr int kMaxMessageBytes = 256 << 20;       // a dataset may have very many classes
+constexpr double kMaxTraceSeconds = 600;          // above the daemon's own limit
+constexpr std::chrono::seconds kTraceAnswer{30};  // behind the time that is traced
 
 // protobuf quotes the place of a fault by bytes, so characters at either end may be cut.
 std::string WholeCharacters(std::string_view text) {
@@ -331,7 +332,10 @@ Status Trace(const std::string& address, const std::string& request_json, const 
   v1::Admin::Stub stub(
       grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), grpc::ChannelArguments()));
   grpc::ClientContext context;
-  context.set_deadline(OnWallClock(std::chrono::steady_clock::now() + kMaxTrace));
+  const double seconds = request.seconds() < kMaxTraceSeconds ? request.seconds() : kMaxTraceSeconds;
+  const auto traced = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::duration<double>(std::max(seconds, 0.0)));
+  context.set_deadline(OnWallClock(std::chrono::steady_clock::now() + traced + kTraceAnswer));
   const auto reader = stub.Trace(&context, request);
   std::vector<v1::TraceResponse> messages;
   bool wanted = true;
