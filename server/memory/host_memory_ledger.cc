@@ -78,11 +78,7 @@ Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveFo
           : ResourceExhausted(
                 "the host has too little memory: another sample is loaded with what there is; " +
                 std::string(kSamplesNeed.advice));
-  if (available.ok()) {
-    reservation->unallocated_ = bytes;
-    reserved_ += bytes;
-    return reservation;
-  }
+  if (available.ok()) return reservation;
   LargeSamples::Refuse();
   return available.WithContext("a sample that takes " + ByteSize(bytes));
 }

@@ -65,10 +65,10 @@ class HostMemoryLedger {
   // `keep_free_bytes` have to be left besides the daemon's headroom. Precondition: a pool has granted the
   // bytes, so that no sum overflows.
   Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
-  // Memory for one sample, of as many bytes as its file says, which is allocated at once: what feeds have
-  // reserved and not allocated does not count. No pool has granted it. Keep what is returned until all of the
-  // memory was written to. Null for little memory, which is not asked for. The thread's
-  // LargeSamples::Attempts know of it, if there are some.
+  // Memory for one sample, of as many bytes as its file says, which is allocated at once and given back soon:
+  // what feeds have reserved and not allocated does not count, nor does the sample for them. No pool has
+  // granted it. Keep what is returned until all of the memory was written to. Null for little memory, which
+  // is not asked for. The thread's LargeSamples::Attempts know of it, if there are some.
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened, of as many bytes as its files say. No pool has
   // granted it. Null for little memory.
