@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kSignatureBytes = 8;
 constexpr size_t kHeaderBytes = 13;  // of IHDR's data
 constexpr size_t kMaxColours = 256;
-constexpr size_t kMaxChunks = size_t{1} << 20;  // 40 MiB of PngChunk; a file may consist of empty ones
+constexpr size_t kMaxChunks = size_t{1} << 20;  // 32 MiB of PngChunk; a file may consist of empty ones
 
 uint32_t BigEndian32(const std::byte* at) {
   uint32_t value = 0;

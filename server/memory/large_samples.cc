@@ -14,22 +14,21 @@ LargeSamples::Attempts::Attempts(LargeSamples& all) : all_(all) {
 
 LargeSamples::Attempts::~Attempts() {
   current_ = nullptr;
-  if (!large_ && !alone_) return;
+  if (!large_ && !tried_again_) return;
   const MutexLock lock(all_.mutex_);
-  if (alone_) all_.alone_ = false;
+  if (all_.turn_ == this) all_.turn_ = nullptr;
   all_.EndLocked(*this);
 }
 
 bool LargeSamples::Attempts::Again() {
-  if (!refused_ || alone_) return false;
+  if (!refused_ || tried_again_) return false;
+  tried_again_ = true;
   const MutexLock lock(all_.mutex_);
   all_.EndLocked(*this);
-  while (all_.alone_) {
-    if (!all_.WaitLocked()) return false;
-  }
-  all_.alone_ = alone_ = true;
-  all_.changed_at_ = Clock::now();
-  while (all_.large_ > 0 && all_.WaitLocked()) {
+  while (all_.IsTurnOfOtherLocked(*this)) all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_);
+  all_.turn_ = this;
+  all_.turn_ends_ = Clock::now() + all_.longest_turn_;
+  while (all_.large_ > 0 && all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_)) {
   }
   return true;
 }
@@ -38,10 +37,9 @@ bool LargeSamples::Begin() {
   Attempts* const attempts = current_;
   if (attempts == nullptr || attempts->large_) return true;
   const MutexLock lock(mutex_);
-  if (alone_ && !attempts->alone_) return false;
+  if (IsTurnOfOtherLocked(*attempts)) return false;
   attempts->large_ = true;
   ++large_;
-  changed_at_ = Clock::now();
   return true;
 }
 
@@ -52,13 +50,11 @@ void LargeSamples::Refuse() {
 void LargeSamples::EndLocked(Attempts& attempts) {
   if (attempts.large_) --large_;
   attempts.large_ = false;
-  changed_at_ = Clock::now();
   changed_.NotifyAll();
 }
 
-bool LargeSamples::WaitLocked() {
-  const Clock::time_point deadline = changed_at_ + longest_turn_;
-  return changed_.WaitUntil(mutex_, deadline) || changed_at_ + longest_turn_ > Clock::now();
+bool LargeSamples::IsTurnOfOtherLocked(const Attempts& attempts) const {
+  return turn_ != nullptr && turn_ != &attempts && Clock::now() < turn_ends_;
 }
 
 }  // namespace pinfeed

@@ -17,8 +17,8 @@ class LargeSamples {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `longest_turn`: how long a thread waits for others none of which begins or ends meanwhile, as when their
-  // storage hangs.
+  // `longest_turn`: how long a thread may load alone, since its storage may hang. Then it is the next one's
+  // turn.
   explicit LargeSamples(Clock::duration longest_turn = std::chrono::seconds(30))
       : longest_turn_(longest_turn) {}
   LargeSamples(const LargeSamples&) = delete;
@@ -46,10 +46,10 @@ class LargeSamples {
     LargeSamples& all_;
     bool refused_ = false;
     bool large_ = false;  // counted
-    bool alone_ = false;  // it is this thread's turn
+    bool tried_again_ = false;
   };
 
-  // The calling thread's sample is about to take much memory. False: another thread loads alone. Without
+  // The calling thread's sample is about to take much memory. False: it is another thread's turn. Without
   // Attempts of the thread nothing is counted.
   bool Begin();
   // The memory of which Begin spoke was refused.
@@ -60,15 +60,14 @@ class LargeSamples {
   static thread_local Attempts* current_;
 
   void EndLocked(Attempts& attempts) PF_REQUIRES(mutex_);
-  // Waits for a change. False: there was none for too long.
-  bool WaitLocked() PF_REQUIRES(mutex_);
+  bool IsTurnOfOtherLocked(const Attempts& attempts) const PF_REQUIRES(mutex_);
 
   const Clock::duration longest_turn_;
   Mutex mutex_;
   CondVar changed_;
   int large_ PF_GUARDED_BY(mutex_) = 0;
-  bool alone_ PF_GUARDED_BY(mutex_) = false;  // a thread has the turn
-  Clock::time_point changed_at_ PF_GUARDED_BY(mutex_);
+  const Attempts* turn_ PF_GUARDED_BY(mutex_) = nullptr;  // whose it is
+  Clock::time_point turn_ends_ PF_GUARDED_BY(mutex_);
 };
 
 }  // namespace pinfeed

@@ -124,7 +124,8 @@ TEST(LargeSamplesOfHungStorageTest, AreNotWaitedForWithoutEnd) {
     std::thread([&] {
       Attempts later(samples);
       later.Refuse();
-      EXPECT_FALSE(later.Again()) << "another thread has the turn";
+      EXPECT_TRUE(later.Again()) << "a turn ends";
+      EXPECT_FALSE(later.Again());
     }).join();
   }
   end.count_down();
