@@ -21,6 +21,7 @@
 #include "server/daemon/service_environment.h"
 #include "server/daemon/shutdown_deadline.h"
 #include "server/daemon/startup_signal_watcher.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/metrics/status_json.h"
 
 namespace pinfeed {
@@ -118,6 +119,7 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(OpenGpus());
   const uint32_t cpus = UsableCpus(AffinityCpus());
   const uint32_t workers = config.workers != 0 ? config.workers : cpus;
+  HostMemoryLedger::ForThisProcess().large_samples().SetWorkers(workers);
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(

@@ -29,7 +29,8 @@ namespace {
 constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
-constexpr uint64_t kIndexBytesPerByte = 4;  // of a table, at most: a digit and a comma become a number
+// Of a table, at most: a digit and a comma become a number, which is there twice while its column grows.
+constexpr uint64_t kIndexBytesPerByte = 8;
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
