@@ -347,8 +347,9 @@ class Connection:
 
     def __del__(self) -> None:
         # The constructor may have failed early, and at interpreter exit modules may be gone.
-        handle = self.__dict__.pop("_handle", None)
+        handle = self.__dict__.get("_handle")
         if handle is not None:
+            self._handle = None  # not removed: in a cycle, another object's __del__ may close this one afterwards
             self._close_handle(handle)
 
     def _close_handle(self, handle: abi.FeedHandle) -> None:
