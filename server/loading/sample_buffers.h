@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SampleScratch keeps for the loader's programs, and how they get it.
+// What SampleScratch keeps for the loader's programs, and how they load with it when memory is short.
 #pragma once
 
 #include <cstddef>

@@ -28,6 +28,18 @@ std::string TextOf(const TransformSpec& spec) {
   return text;
 }
 
+// Bounds the time that one sample can take. An image is cropped and resized to kMaxImagePixels at a time.
+Status CheckPixels(const GeometryPlan& plan) {
+  constexpr int64_t kMost = 4 * kMaxImagePixels;
+  int64_t pixels = 0;
+  for (const GeometryStep& step : plan.steps)
+    pixels += int64_t{step.crop.width} * step.crop.height + int64_t{step.width} * step.height;
+  if (pixels <= kMost) return OkStatus();
+  return ResourceExhausted("the transforms crop and resize the image to " + std::to_string(pixels) +
+                           " pixels, all steps together; the limit is " + std::to_string(kMost) +
+                           ": resize to fewer, or less often");
+}
+
 }  // namespace
 
 TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& faults) {
@@ -84,22 +96,6 @@ ImageForm TransformChain::Follow(ImageForm form, std::vector<std::string>& fault
   }
   return form;
 }
-
-namespace {
-
-// Bounds the time that one sample can take. An image is cropped and resized to kMaxImagePixels at a time.
-Status CheckPixels(const GeometryPlan& plan) {
-  constexpr int64_t kMost = 4 * kMaxImagePixels;
-  int64_t pixels = 0;
-  for (const GeometryStep& step : plan.steps)
-    pixels += int64_t{step.crop.width} * step.crop.height + int64_t{step.width} * step.height;
-  if (pixels <= kMost) return OkStatus();
-  return ResourceExhausted("the transforms crop and resize the image to " + std::to_string(pixels) +
-                           " pixels, all steps together; the limit is " + std::to_string(kMost) +
-                           ": resize to fewer, or less often");
-}
-
-}  // namespace
 
 Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first,
                             size_t last) const {

@@ -22,8 +22,7 @@ namespace pinfeed {
 // Borrows: the offer and the lifeline, which outlive it. Threads: Release, BeginReturn, EndReturn and held
 // from any; the rest from the feed's thread. Errors: nothing the daemon writes is trusted; an impossible
 // descriptor is kInternal. Invariants: 1. batches are taken in sequence, none twice unless it was given back;
-// 2. a slot's release word
-// gets the generation of the batch taken from it, once.
+// 2. a slot's release word gets the generation of the batch taken from it, once.
 class SessionPages {
  public:
   SessionPages(const FeedOffer& offer, const Lifeline& lifeline, Mapping publish, Mapping release,

@@ -12,11 +12,13 @@ import ctypes
 import ctypes.util
 import logging
 import os
+import sys
 import threading
 from typing import Any, Deque, List, Optional, Tuple
 
 from . import places
 from .errors import Code, Error, NotFoundError, make_error
+from .fork_locks import add_fork_lock
 
 logger = logging.getLogger("pinfeed")
 
@@ -282,16 +284,8 @@ def _default_path() -> Optional[str]:
 
 
 _loaded: List[Library] = []
-_loading = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _loading
-    _loading = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_loading: threading.Lock
+add_fork_lock(sys.modules[__name__], "_loading")
 
 
 def load() -> Library:

@@ -23,6 +23,7 @@ from typing import IO, List, NamedTuple, Optional
 
 from . import places
 from .errors import Code, Error, NotFoundError, UnavailableError
+from .fork_locks import add_fork_lock
 
 logger = logging.getLogger("pinfeed")
 
@@ -144,7 +145,7 @@ class _PrivateDaemon:
     """
 
     instance: Optional["_PrivateDaemon"] = None
-    _lock = threading.Lock()
+    _lock: threading.Lock
 
     @classmethod
     def exists(cls) -> bool:
@@ -299,9 +300,4 @@ def _make_folder() -> str:
     raise Error(Code.FAILED_PRECONDITION, f"no folder for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")
 
 
-def _after_fork_in_child() -> None:
-    """Another thread of the parent may have held the lock."""
-    _PrivateDaemon._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+add_fork_lock(_PrivateDaemon, "_lock")

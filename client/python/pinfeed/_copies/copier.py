@@ -10,12 +10,13 @@ import array
 import collections
 import contextlib
 import ctypes
-import os
+import sys
 import threading
 from typing import Any, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from .._base import abi
 from .._base.errors import Code, Error
+from .._base.fork_locks import add_fork_lock
 from .._base.gpu_errors import torch_fault
 from .._base.optional_torch import capture_query, torch_or_none
 
@@ -218,16 +219,8 @@ class Sending:
 
 
 _copiers: Dict[int, Copier] = {}  # a forked child keeps them: the library refuses it
-_opening = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _opening
-    _opening = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_opening: threading.Lock
+add_fork_lock(sys.modules[__name__], "_opening")
 make_streams: Any = TorchStreams
 
 
