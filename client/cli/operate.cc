@@ -145,7 +145,10 @@ void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
 
   CLI::App* logs = tool.add_subcommand("logs", "Sets the daemon's log level.");
   const auto level = std::make_shared<std::string>();
-  logs->add_option("--level", *level, "trace, debug, info, warning or error")->required()->type_name("LEVEL");
+  logs->add_option("--level", *level, "trace, debug, info, warning or error")
+      ->required()
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}));
   logs->callback([level, &context] { RunLogs(*level, context); });
 }
 

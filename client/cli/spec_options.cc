@@ -113,6 +113,10 @@ void DatasetOptions::AddTo(CLI::App& command) {
   command.add_option("--label", label, "manifest: the column that becomes label; default: label");
   command.add_option("--sequence-length", sequence_length, "tokens: how many a sample has")
       ->check(Within(1, kMaxCount));
+  command.add_option("--stride", stride, "tokens: from one sample's start to the next's")
+      ->check(Within(1, kMaxCount));
+  command.add_option("--token-dtype", token_dtype,
+                     "tokens: uint16 or uint32, for a file that does not say so");
 }
 
 void DatasetOptions::Write(Json& dataset) const {
@@ -120,6 +124,8 @@ void DatasetOptions::Write(Json& dataset) const {
   if (!image.empty()) dataset["image"] = image;
   if (!label.empty()) dataset["label"] = label;
   if (sequence_length != 0) dataset["sequence_length"] = sequence_length;
+  if (stride != 0) dataset["stride"] = stride;
+  if (!token_dtype.empty()) dataset["token_dtype"] = token_dtype;
 }
 
 void SpecOptions::AddTo(CLI::App& command) {

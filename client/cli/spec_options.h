@@ -24,6 +24,8 @@ struct DatasetOptions {
   std::string image;
   std::string label;
   uint32_t sequence_length = 0;
+  uint32_t stride = 0;
+  std::string token_dtype;
 
   void AddTo(CLI::App& command);
   // Adds them to a pinfeed.v1.DatasetSpec.

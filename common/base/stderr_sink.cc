@@ -13,33 +13,38 @@ namespace pinfeed {
 
 void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t line;
+  if (cut_) line.push_back('\n');
   if (lost_ > 0) {
-    const std::string text =
-        std::to_string(lost_) + " log lines were lost because stderr was not read in time";
+    const std::string text = std::to_string(lost_) +
+                             " log lines were lost because stderr was not read in time, or the disk is full";
     formatter_->format(spdlog::details::log_msg(message.logger_name, spdlog::level::warn, text), line);
   }
   formatter_->format(message, line);
-  if (Write({line.data(), line.size()})) {
+  const size_t written = Write({line.data(), line.size()});
+  if (written == line.size()) {
     lost_ = 0;
+    cut_ = false;
   } else {
     ++lost_;
+    cut_ = written > 0 || cut_;
   }
 }
 
 // The descriptor is shared with other processes, so it cannot be made non-blocking. A pipe reported as
 // writable accepts at least PIPE_BUF bytes (pipe(7)).
-bool StderrSink::Write(std::string_view text) const {
-  while (!text.empty()) {
+size_t StderrSink::Write(std::string_view text) const {
+  size_t done = 0;
+  while (done < text.size()) {
     pollfd ready{fd_, POLLOUT, 0};
     const int count = ::poll(&ready, 1, 0);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0 || (ready.revents & POLLOUT) == 0) return false;
-    const ssize_t written = ::write(fd_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+    if (count <= 0 || (ready.revents & POLLOUT) == 0) break;
+    const ssize_t written = ::write(fd_, text.data() + done, std::min<size_t>(text.size() - done, PIPE_BUF));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(written));
+    if (written <= 0) break;
+    done += static_cast<size_t>(written);
   }
-  return true;
+  return done;
 }
 
 }  // namespace pinfeed

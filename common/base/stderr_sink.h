@@ -13,9 +13,9 @@
 namespace pinfeed {
 
 // Purpose: writes to a descriptor without waiting for its reader. A line for which there is no room
-// is dropped, or cut if it is longer than PIPE_BUF. The next line that fits is preceded by the number of
-// dropped lines. Borrows: the descriptor. Threads: any (spdlog's mutex). Errors: none, because there is
-// nowhere to report them.
+// is dropped, or cut if it is longer than PIPE_BUF or a disk is full. The next line that fits is preceded by
+// the number of dropped lines. Borrows: the descriptor. Threads: any (spdlog's mutex). Errors: none, because
+// there is nowhere to report them.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit StderrSink(int fd) : fd_(fd) {}
@@ -23,11 +23,12 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override;
   void flush_() override {}
-  // Returns whether all of the text was written.
-  bool Write(std::string_view text) const;
+  // Returns how many characters of the text were written.
+  size_t Write(std::string_view text) const;
 
   const int fd_;
   uint64_t lost_ = 0;
+  bool cut_ = false;  // the latest line has no end
 };
 
 }  // namespace pinfeed

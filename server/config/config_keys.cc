@@ -218,7 +218,9 @@ Status SetCacheBytes(const ConfigValue& value, Config& config) {
     config.cache_bytes = MemorySize{0, 0};
     return OkStatus();
   }
-  ASSIGN_OR_RETURN(config.cache_bytes, value.AsMemorySize());
+  Result<MemorySize> size = value.AsMemorySize();
+  if (!size.ok()) return InvalidArgument(size.status().message() + "; \"off\" disables the cache");
+  config.cache_bytes = *size;
   return OkStatus();
 }
 

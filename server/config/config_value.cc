@@ -134,8 +134,7 @@ Result<uint32_t> ConfigValue::AsMode() const {
 }
 
 Result<MemorySize> ConfigValue::AsMemorySize() const {
-  const std::string expected =
-      "a size above 0 such as \"8GiB\", or a share of the available memory such as \"25%\"";
+  const std::string expected = "a size above 0 such as \"8GiB\", or a share such as \"25%\"";
   const Result<std::string> text = AsScalar();
   double number = 0;
   std::string_view unit;

@@ -21,7 +21,8 @@ std::string Describe(const std::vector<HungThread>& hung) {
            " (stuck_timeout)";
   const bool reads = first.pool == PoolKind::kReaders;
   std::string text = std::string(reads ? "a reader" : "a worker") + " has been at one piece of work for " +
-                     InSeconds(first.age) + ", as when storage does not answer (stuck_timeout)";
+                     InSeconds(first.age) +
+                     ", as when storage does not answer or a file is huge (stuck_timeout)";
   if (!first.sample_name.empty())
     text += ": sample " + std::to_string(first.sample) + " of feed " + std::to_string(first.feed) + ", " +
             first.sample_name;
@@ -42,7 +43,7 @@ const char* AdviceOn(WaitsFor what) {
     case WaitsFor::kDaemon:
       return "what waits behind it is not given back until it continues";
     case WaitsFor::kStorage:
-      return "does its storage answer?";
+      return "does its storage answer, or is a file huge?";
     case WaitsFor::kProcess:
       return "is the process stopped, or does its dataset wait for something? `py-spy dump --pid` shows "
              "where";

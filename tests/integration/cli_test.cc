@@ -90,6 +90,7 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
       {{"bench", "x", "--transforms", "random_resized_crop"}, "neither a JSON list nor a file"},
       {{"bench", "x", "--transforms", "{}"}, "must be a JSON list"},
       {{"peek"}, "dataset is required"},
+      {{"logs", "--level", "loud"}, "loud not in"},
       {{}, "the daemon that feeds training batches"},
       {{"--address", "/x"}, "Shows what the daemon is doing"},
   };
@@ -123,6 +124,13 @@ TEST_F(CliTest, DirectoryInPlaceOfTheSocketIsNamed) {
                                        (dir_ / "pinfeed.sock").string()));
 }
 
+TEST_F(CliTest, TheAddressOfTheLifelineIsAnsweredWithTheSocketForRequests) {
+  const auto daemon = DaemonProcess::Serve(dir_.path());
+  const ProgramResult result = Run({"--address", (dir_ / "lifeline.sock").string(), "status"});
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_THAT(result.output, HasSubstr("that socket is of another kind"));
+}
+
 TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {
   const std::string config =
       dir_.Write("pinfeedd.toml", "[datasets.text]\npath = \"" + tokens_ + "\"\nsequence_length = 8\n")
@@ -131,6 +139,10 @@ TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {
   const ProgramResult peek = Run({"peek", "text", "-n", "3"});
   EXPECT_EQ(peek.exit_status, 0) << peek.output;
   EXPECT_THAT(peek.output, HasSubstr("[16, 17, 18, 19, 20, 21, ...]"));
+  const std::string ones = dir_.Write("ones.bin", std::string(16, '\1')).string();
+  const ProgramResult wide =
+      Run({"peek", ones, "--sequence-length", "2", "--stride", "1", "--token-dtype", "uint32"});
+  EXPECT_THAT(wide.output, HasSubstr("[16843009, 16843009]"));
 }
 
 }  // namespace

@@ -51,6 +51,13 @@ Status ConnectError(const std::string& path, int error) {
             status.message() + "; this user may not use the daemon's socket (see its owner and group)",
             error};
   }
+  if (error == EPROTOTYPE) {
+    return {Code::kInvalidArgument,
+            status.message() +
+                "; that socket is of another kind, as the daemon's lifeline.sock: its "
+                "pinfeed.sock takes requests",
+            error};
+  }
   return status;
 }
 

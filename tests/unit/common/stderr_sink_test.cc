@@ -14,8 +14,11 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::string ReadAll(int fd) {
   std::string text;
@@ -39,6 +42,21 @@ TEST(StderrSinkTest, LosesLinesWhenThePipeIsFullAndSaysHowMany) {
   const std::string after = ReadAll(read_end.get());
   EXPECT_THAT(after, HasSubstr("log lines were lost"));
   EXPECT_THAT(after, HasSubstr("heard"));
+}
+
+TEST(StderrSinkTest, ALineThatWasCutGetsAnEnd) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  ASSERT_EQ(::fcntl(read_end.get(), F_SETFL, O_NONBLOCK), 0);
+  spdlog::logger logger("test", std::make_shared<StderrSink>(write_end.get()));
+  logger.set_pattern("%v");
+  logger.info("{}", std::string(1 << 20, 'x'));
+  const std::string cut = ReadAll(read_end.get());
+  ASSERT_LT(cut.size(), size_t{1} << 20);
+  logger.info("whole");
+  EXPECT_THAT(ReadAll(read_end.get()), AllOf(StartsWith("\n1 log lines were lost"), EndsWith("\nwhole\n")));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: An
     """Raises InvalidArgumentError. `timeout`: seconds; 0: none."""
     workers, seconds = to_integer(num_workers), to_number(timeout)
     if workers is None or not 0 <= workers <= UINT32_MAX:
-        raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}.")
+        raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}, not an int of at least 0.")
     if seconds is None or seconds < 0:
         raise _fault(f"timeout option should be non-negative; it is {shown(timeout)}")
     if seconds > 0 and workers == 0:
