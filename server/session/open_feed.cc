@@ -245,14 +245,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
     one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, owner);
   if (spec.sharing != Sharing::kExclusive) {
     if (slots == 0) slots = parts_.default_slots;  // of both memories
-    const auto make = [&] {
+    Result<std::unique_ptr<HostArena>> made = WithMemory({}, [&] {
       return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, owner, &parts_.quarantine);
-    };
-    Result<std::unique_ptr<HostArena>> made = make();
-    if (made.status().code() == Code::kResourceExhausted) {
-      AwaitMemory({}, made.status());
-      made = make();
-    }
+    });
     if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
     staging = *std::move(made);
   }
@@ -278,14 +273,12 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   // Lists are made and used up in microseconds: one wake-up of the daemon is to serve many.
   if (!chosen && parts.spec.resident == Resident::kOn && layout.slot_stride * kMaxSlots <= kListBytes)
     slots = kMaxSlots;
-  Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   // The minimum is the last resort, so that a restarted trainer gets as many slots as before.
   const uint32_t least = chosen ? slots : std::min(slots, parts_.default_slots);
-  const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
-  if (lacks_memory()) {
-    AwaitMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner}, arena.status());
-    arena = MakeArena(arguments, backend, layout, slots, owner);
-  }
+  Result<std::unique_ptr<Arena>> arena =
+      WithMemory({backend, arguments.gpu_uuid, layout.slot_stride * least, owner},
+                 [&] { return MakeArena(arguments, backend, layout, slots, owner); });
+  const auto lacks_memory = [&] { return arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory() && least < slots) arena = MakeArena(arguments, backend, layout, slots = least, owner);
   if (!arena.ok()) {
     const std::string rows = lacks_memory() ? PackedMemory(layout) : "";
@@ -382,13 +375,9 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  Result<const Arena*> part = feed.arena().PartOn(arguments.gpu_uuid);
-  if (part.status().code() == Code::kResourceExhausted) {
-    AwaitMemory({feed.arena().backend(), arguments.gpu_uuid, feed.arena().bytes(), peer.uid}, part.status());
-    part = feed.arena().PartOn(arguments.gpu_uuid);
-  }
-  RETURN_IF_ERROR(part.status());
-  session->part = *part;
+  ASSIGN_OR_RETURN(session->part,
+                   WithMemory({feed.arena().backend(), arguments.gpu_uuid, feed.arena().bytes(), peer.uid},
+                              [&] { return feed.arena().PartOn(arguments.gpu_uuid); }));
   ASSIGN_OR_RETURN(session->start, StartOf(arguments.cursor, feed));
   ASSIGN_OR_RETURN(session->pages, ControlPages::Create(feed.arena().slot_count()));
   session->peer = peer;

@@ -132,14 +132,22 @@ class FeedOpener {
   // Adds the arena, which `parts` lack. `slots`: of the arena; 0: as many as suit the batches and the memory.
   Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments, Backend backend,
                                          uint32_t slots) const;
-  // Waits briefly for the memory of feeds that have just ended. For a GPU's memory, idle resident samples are
-  // freed as well, of other users only if these have what this user lacks.
   struct Demand {
     Backend backend = Backend::kHost;
     std::string gpu_uuid = {};
     uint64_t bytes = 0;
     uid_t user = 0;
   };
+  // Calls `make`, and once more if memory is lacking. In between it waits briefly for the memory of feeds
+  // that have just ended. For a GPU's memory, idle resident samples are freed as well, of other users only if
+  // these have what this user lacks.
+  template <typename Make>
+  auto WithMemory(const Demand& demand, const Make& make) const {
+    auto made = make();
+    if (made.status().code() != Code::kResourceExhausted) return made;
+    AwaitMemory(demand, made.status());
+    return make();
+  }
   void AwaitMemory(const Demand& demand, const Status& lack) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots, uid_t owner) const;

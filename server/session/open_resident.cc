@@ -51,12 +51,9 @@ Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
   }
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(plan.load, plan.load.batch_size));
   const auto make = [&]() -> Result<std::shared_ptr<ResidentData>> {
-    const auto allocate = [&] { return parts_.devices->MakeResident(arguments.gpu_uuid, layout, owner); };
-    Result<std::unique_ptr<Arena>> arena = allocate();
-    if (arena.status().code() == Code::kResourceExhausted) {
-      AwaitMemory({Backend::kVmmFd, arguments.gpu_uuid, layout.slot_stride, owner}, arena.status());
-      arena = allocate();
-    }
+    Result<std::unique_ptr<Arena>> arena =
+        WithMemory({Backend::kVmmFd, arguments.gpu_uuid, layout.slot_stride, owner},
+                   [&] { return parts_.devices->MakeResident(arguments.gpu_uuid, layout, owner); });
     if (!arena.ok())
       return arena.status().WithContext(std::to_string(plan.load.batch_size) + " samples of together " +
                                         ExactByteSize(layout.slot_stride));
