@@ -119,7 +119,6 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(OpenGpus());
   const uint32_t cpus = UsableCpus(AffinityCpus());
   const uint32_t workers = config.workers != 0 ? config.workers : cpus;
-  HostMemoryLedger::ForThisProcess().large_samples().SetWorkers(workers);
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(

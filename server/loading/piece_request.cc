@@ -13,7 +13,7 @@ Status PieceRequest::Prepare(Arena& arena, const Piece& piece, uint32_t begin, u
   do {
     prepared = arena.Prepare(piece, begin, end);
     if (prepared.code() == Code::kResourceExhausted) attempts.Refuse();
-  } while (!prepared.ok() && attempts.Again(/*urgent=*/true));  // otherwise the feed would fail
+  } while (!prepared.ok() && attempts.Again());
   return prepared;
 }
 

@@ -21,6 +21,7 @@ struct SampleScratch::Buffers {
   GeometryPlan plan;
   GeometryScratch geometry;
   MaskScratch mask;
+  bool waited = false;  // for memory that other large samples had; see FeedShare::memory_is_short
 
   void Trim() {
     // Buffers that one giant sample made larger than this are given back after it.
@@ -46,7 +47,7 @@ template <typename Load>
 Status WithMemory(SampleScratch::Buffers& buffers, const Load& load) {
   LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
   Status status;
-  do {
+  while (true) {
     try {
       status = load();
     } catch (const std::bad_alloc&) {
@@ -54,8 +55,9 @@ Status WithMemory(SampleScratch::Buffers& buffers, const Load& load) {
       status = NoMemory();
     }
     buffers.Trim();
-  } while (!status.ok() && attempts.Again());
-  return status;
+    if (status.ok() || !attempts.Again()) return status;
+    buffers.waited = true;
+  }
 }
 
 }  // namespace pinfeed

@@ -131,7 +131,13 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Queue& queue) {
   if (end == task->samples_) tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(best));
   if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
   task->share_->In(kind_).running.fetch_add(1, std::memory_order_relaxed);
-  return {task, task->share_.share(), begin, end};
+  const bool short_of_memory = task->share_->memory_is_short.load(std::memory_order_relaxed);
+  if (short_of_memory) ++short_of_memory_;
+  return {.task = task,
+          .share = task->share_.share(),
+          .begin = begin,
+          .end = end,
+          .short_of_memory = short_of_memory};
 }
 
 uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
@@ -139,6 +145,8 @@ uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
   uint32_t more = UINT32_MAX;
   if (const uint32_t limit = share.MaxWorkers(); IsLimit(limit))
     more = less(limit, share.In(kind_).running.load(std::memory_order_relaxed));
+  if (share.memory_is_short.load(std::memory_order_relaxed))
+    more = std::min(more, less(std::max(thread_count_ / 2, 1U), short_of_memory_));
   if (max_per_user_ >= thread_count_) return more;
   const auto working = working_.find(share.owner);
   return std::min(more, less(max_per_user_, working == working_.end() ? 0 : working->second));
@@ -171,6 +179,7 @@ void WorkerPool::Leave(const Chunk& chunk) {
   in_pool.running.fetch_sub(1, std::memory_order_relaxed);
   if (chunk.finished_task) in_pool.finishing.fetch_sub(1, std::memory_order_relaxed);
   if (chunk.idle) --idling_;
+  if (chunk.short_of_memory) --short_of_memory_;
   if (max_per_user_ >= thread_count_) return;
   const auto working = working_.find(chunk.share->owner);
   if (--working->second == 0) working_.erase(working);

@@ -53,13 +53,14 @@ class FillTask {
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
 // within a feed the oldest batch. All threads work on one task together, or as many as its feed may have
-// (FeedShare::MaxWorkers). The feeds of one user use at most `max_per_user` threads at a time, so that hung
-// storage of one user leaves threads to the others. Threads that have nothing else take idle work, a chunk at
-// a time; where there are several, one stays free, and what a feed with tasks is to leave free. A daemon
-// has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Start and
-// Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any thread.
-// Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a task's
-// Done runs exactly once, unless the pool is stopped before.
+// (FeedShare::MaxWorkers). Feeds that are short of memory use half of the threads. The feeds of one user use
+// at most `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others.
+// Threads that have nothing else take idle work, a chunk at a time; where there are several, one stays free,
+// and what a feed with tasks is to leave free. A daemon has one pool of each kind. Owns: threads and their
+// scratch buffers. Borrows: nothing. Threads: Start and Submit from any thread (Submit also from Run and
+// Done), Stop from the owner; the figures from any thread. Errors: only Start fails, by an exception; a task
+// handles the errors of its samples. Invariant: a task's Done runs exactly once, unless the pool is stopped
+// before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,
@@ -129,7 +130,8 @@ class WorkerPool {
     uint32_t begin = 0;
     uint32_t end = 0;
     bool idle = false;
-    bool finished_task = false;  // it was the last one to end
+    bool short_of_memory = false;  // its feed was, when it was claimed
+    bool finished_task = false;    // it was the last one to end
   };
 
   // Wakes the chosen threads when it is destroyed, after the lock is released, since waking takes long. At
@@ -188,6 +190,7 @@ class WorkerPool {
   Queue open_ PF_GUARDED_BY(mutex_);
   Queue idle_ PF_GUARDED_BY(mutex_);
   uint32_t idling_ PF_GUARDED_BY(mutex_) = 0;                // threads that do idle work
+  uint32_t short_of_memory_ PF_GUARDED_BY(mutex_) = 0;       // threads on chunks that are
   std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // threads per user, if any
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ PF_GUARDED_BY(mutex_);

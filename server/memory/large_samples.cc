@@ -20,15 +20,12 @@ LargeSamples::Attempts::~Attempts() {
   all_.EndLocked(*this);
 }
 
-bool LargeSamples::Attempts::Again(bool urgent) {
+bool LargeSamples::Attempts::Again() {
   if (!refused_ || tried_again_) return false;
   tried_again_ = true;
   const MutexLock lock(all_.mutex_);
   all_.EndLocked(*this);
-  if (!urgent && all_.IsTurnOfOtherLocked(*this) && all_.waiting_ >= all_.most_waiting_) return false;
-  ++all_.waiting_;
   while (all_.IsTurnOfOtherLocked(*this)) all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_);
-  --all_.waiting_;
   all_.turn_ = this;
   all_.turn_ends_ = Clock::now() + all_.longest_turn_;
   while (all_.large_ > 0 && all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_)) {

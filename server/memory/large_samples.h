@@ -3,10 +3,7 @@
 // which samples are bad does not depend on how many workers load at the same time.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 
 #include "common/base/sync.h"
 
@@ -24,11 +21,6 @@ class LargeSamples {
   // turn.
   explicit LargeSamples(Clock::duration longest_turn = std::chrono::seconds(30))
       : longest_turn_(longest_turn) {}
-  // Of so many workers, at most half wait at a time: the others are for other feeds. Call before any loads.
-  void SetWorkers(size_t workers) PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    most_waiting_ = std::max<size_t>(1, workers / 2);
-  }
   LargeSamples(const LargeSamples&) = delete;
   LargeSamples& operator=(const LargeSamples&) = delete;
   ~LargeSamples() = default;
@@ -45,9 +37,9 @@ class LargeSamples {
     // Memory was refused to the attempt.
     void Refuse() { refused_ = true; }
     // Whether to try a failed attempt once more: memory was refused to it, and it is this thread's turn now.
-    // Waits for the turn, unless too many do and it is not `urgent`, and until no other thread holds the
-    // memory of a large sample. Precondition: the large buffers of the attempt are free.
-    bool Again(bool urgent = false);
+    // Waits for the turn, and until no other thread holds the memory of a large sample. Precondition: the
+    // large buffers of the attempt are free.
+    bool Again();
 
    private:
     friend class LargeSamples;
@@ -74,8 +66,6 @@ class LargeSamples {
   Mutex mutex_;
   CondVar changed_;
   int large_ PF_GUARDED_BY(mutex_) = 0;
-  size_t waiting_ PF_GUARDED_BY(mutex_) = 0;
-  size_t most_waiting_ PF_GUARDED_BY(mutex_) = SIZE_MAX;
   const Attempts* turn_ PF_GUARDED_BY(mutex_) = nullptr;  // whose it is
   Clock::time_point turn_ends_ PF_GUARDED_BY(mutex_);
 };

@@ -172,5 +172,34 @@ TEST(WorkerLimitsTest, IdleWorkOfAUserIsLimitedAsTheirBatches) {
   pool.Stop();
 }
 
+TEST(WorkerLimitsTest, FeedsThatAreShortOfMemoryHaveHalfOfTheWorkersTogether) {
+  WorkerPool pool(4);
+  pool.Start();
+  std::latch blocked(2);
+  std::latch gate(1);
+  std::latch done(2);
+  std::atomic<int> most = 0;
+  for (int feed = 0; feed < 2; ++feed) {
+    const auto share = std::make_shared<FeedShare>();
+    share->memory_is_short = true;
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 3, 1,
+        [&](uint32_t) {
+          if (++most <= 2) blocked.count_down();
+          gate.wait();
+        },
+        [&] { done.count_down(); }));
+  }
+  blocked.wait();
+  std::latch other(8);
+  for (int i = 0; i < 8; ++i)
+    pool.Submit(std::make_shared<CountingTask>(std::make_shared<FeedShare>(), 1, 1, nullptr,
+                                               [&] { other.count_down(); }));
+  other.wait();  // the two other threads are there for it
+  EXPECT_EQ(most, 2);
+  gate.count_down();
+  done.wait();
+}
+
 }  // namespace
 }  // namespace pinfeed

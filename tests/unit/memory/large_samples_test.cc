@@ -106,29 +106,6 @@ TEST_F(LargeSamplesTest, WhileOneLoadsAloneOthersAreRefusedAndWait) {
   other.join();
 }
 
-TEST_F(LargeSamplesTest, HalfOfTheWorkersWaitAndNoMore) {
-  ledger_.large_samples().SetWorkers(2);
-  std::optional<Attempts> alone(std::in_place, ledger_.large_samples());
-  alone->Refuse();
-  ASSERT_TRUE(alone->Again());
-  std::atomic<int> loaded = 0;
-  std::atomic<int> refused = 0;
-  std::vector<std::thread> others;
-  for (int i = 0; i < 3; ++i) {
-    others.emplace_back([&] {
-      Attempts attempts(ledger_.large_samples());
-      attempts.Refuse();
-      (attempts.Again() ? loaded : refused) += 1;
-      refused.notify_all();
-    });
-  }
-  for (int now = refused; now < 2; now = refused) refused.wait(now);
-  EXPECT_EQ(loaded, 0);
-  alone.reset();
-  for (std::thread& other : others) other.join();
-  EXPECT_EQ(loaded, 1);
-}
-
 TEST(LargeSamplesOfHungStorageTest, AreNotWaitedForWithoutEnd) {
   LargeSamples samples(std::chrono::milliseconds(1));
   std::latch loading(1);
