@@ -43,7 +43,7 @@ struct DecodedCache::Candidate {
 
 size_t DecodedCache::KeyHash::operator()(const Key& key) const {
   size_t hash = std::hash<std::string>()(*key.head);
-  for (const uint64_t part : {key.device, key.inode})
+  for (const uint64_t part : {key.mount, key.device, key.inode})
     hash = (hash ^ std::hash<uint64_t>()(part)) * 0x9E3779B97F4A7C15 + (hash >> 29);
   return hash;
 }
@@ -69,7 +69,7 @@ std::shared_ptr<DatasetUses> DecodedCache::UsesOf(const std::string& key) {
 }
 
 DecodedCache::Image DecodedCache::Find(const FileVersion& file, const Head& head, const Use& use) {
-  const Key key{file.device, file.inode, head};
+  const Key key(file, head);
   Shard& shard = ShardOf(key);
   Image outdated;  // freed after the lock is given back
   const MutexLock lock(shard.mutex);
@@ -88,7 +88,7 @@ DecodedCache::Image DecodedCache::Find(const FileVersion& file, const Head& head
 }
 
 bool DecodedCache::Has(const FileVersion& file, const Head& head) const {
-  const Key key{file.device, file.inode, head};
+  const Key key(file, head);
   const Shard& shard = ShardOf(key);
   const MutexLock lock(shard.mutex);
   const auto found = shard.entries.find(key);
@@ -121,7 +121,7 @@ std::shared_ptr<CachedImage> DecodedCache::MakeRoom(const FileVersion& file, Ima
 }
 
 void DecodedCache::Add(const FileVersion& file, const Head& head, const Use& use, Image image) {
-  const Key key{file.device, file.inode, head};
+  const Key key(file, head);
   Shard& shard = ShardOf(key);
   const MutexLock lock(shard.mutex);
   if (shard.order.size() == shard.order.capacity())

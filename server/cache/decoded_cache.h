@@ -117,11 +117,15 @@ class DecodedCache {
  private:
   using Clock = std::chrono::steady_clock;
   struct Key {
-    uint64_t device = 0;
-    uint64_t inode = 0;
+    Key(const FileVersion& file, Head of)
+        : mount(file.mount), device(file.device), inode(file.inode), head(std::move(of)) {}
+    uint64_t mount;
+    uint64_t device;
+    uint64_t inode;
     Head head;
     bool operator==(const Key& other) const {
-      return device == other.device && inode == other.inode && (head == other.head || *head == *other.head);
+      return mount == other.mount && device == other.device && inode == other.inode &&
+             (head == other.head || *head == *other.head);
     }
   };
   struct KeyHash {

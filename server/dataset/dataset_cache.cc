@@ -24,7 +24,7 @@ DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
 
 Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
   const std::shared_ptr<const Options> options = this->options();
-  Key key{spec, options->allowed_roots, 0};
+  Key key{spec, options->allowed_roots, {}};
   if (!spec.name.empty()) {
     const auto named = options->named.find(spec.name);
     if (named == options->named.end()) {
@@ -43,7 +43,7 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<const Location> base, ResolveLocation(key.spec.path, key.roots));
-  const Result<uint64_t> stamp = base->Stamp();
+  const Result<Stamp> stamp = base->StampOf("");
   if (!stamp.ok()) return ExplainMissing(stamp.status(), key.spec.path);
   key.stamp = *stamp;
   return key;
@@ -110,13 +110,15 @@ std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const Dataset
 }
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
+  const int64_t now = UnixNanoseconds();
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
   if (std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr)) {
     if (open->IsCurrent()) return open;
     Forget(open);
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
-  return FindOrAdd(key, WithClose(user, WithPath(spec, key.spec), std::move(opened)));
+  opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
+  return IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;
 }
 
 }  // namespace pinfeed

@@ -17,6 +17,7 @@
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
 #include "server/dataset/open_dataset.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -24,7 +25,8 @@ namespace pinfeed {
 // Owns: the `capacity` most recently used datasets. Others live as long as their feeds.
 // Threads: any. Open blocks on storage without a time limit. DatasetOpener bounds the threads and the
 // waiting. Errors: those of OpenDataset, and kNotFound for a name that is not configured. Invariants: 1. a
-// dataset is opened again if its directory or an entry of it has changed, or if it is not current; 2. only
+// dataset is opened again if its directory or an entry of it has changed, or had changed so shortly before it
+// was opened that another change may have the same time, or if it is not current; 2. only
 // `close` destroys datasets, and never under the lock, since destroying one closes files and may block like
 // an open.
 class DatasetCache {
@@ -64,7 +66,7 @@ class DatasetCache {
   struct Key {
     DatasetSpec spec;  // resolved
     std::vector<std::string> roots;
-    uint64_t stamp = 0;  // see Location::Stamp
+    Stamp stamp;
     bool operator==(const Key&) const = default;
   };
   struct Entry {

@@ -2,7 +2,6 @@
 #include "server/dataset/folder_scan.h"
 
 #include <algorithm>
-#include <ctime>
 #include <system_error>
 #include <tuple>
 
@@ -17,12 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxThreads = 16;
-
-int64_t UnixNanoseconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+constexpr size_t kAskedBytes = size_t{1} << 20;
 
 // Packs entries in the bytewise order of their names.
 std::string Pack(std::string_view unsorted, size_t count) {
@@ -149,17 +143,23 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   Found found;
   found.folder.path = task.path;
   std::string unsorted;
+  size_t asked = 0;  // bytes of them for which memory was asked
   size_t count = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (unsorted.size() > PackedNames::kMaxBytes || entry.name.size() > PackedEntries::kMaxNameBytes)
       return TooLarge(base_);
     PackedEntries::Append(entry, unsorted);
     ++count;
-    return OkStatus();
+    // They are there twice when they are packed.
+    if (unsorted.size() - asked < kAskedBytes) return OkStatus();
+    const Status memory = memory_.Add(2 * (unsorted.size() - asked));
+    asked = unsorted.size();
+    return memory.WithContext("list " + QuotePath(base_.FullPath(task.path)));
   };
   PackedEntries entries;
   const auto recall = [&](const FolderVersion& version) {
-    const std::optional<PackedEntries> known = saved_ ? saved_->Find(version) : std::nullopt;
+    const std::optional<PackedEntries> known =
+        saved_ && version.reliable() ? saved_->Find(version) : std::nullopt;
     if (known) entries = *known;
     return known.has_value();
   };
@@ -172,12 +172,12 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
     entries = PackedEntries(found.entries);
   }
   found.entries_bytes = entries.bytes().size();
-  const auto settled = [&](const FolderVersion& version) {
-    return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
-  };
   found.version = listing.version;
-  found.changed = listing.changed;
-  found.keep = options_.store != nullptr && found.version && (listing.recalled || settled(*found.version));
+  found.changed = listing.changed || (found.version && !IsSettled(found.version->changed_ns, began));
+  const auto may_keep = [&](const FolderVersion& version) {
+    return version.reliable() && std::max(version.modified_ns, version.changed_ns) + kKeptAfterNs <= began;
+  };
+  found.keep = options_.store != nullptr && found.version && (listing.recalled || may_keep(*found.version));
   std::vector<std::string_view> names;
   while (const std::optional<DirectoryEntry> entry = entries.Next()) {
     if (entry->kind == EntryKind::kDirectory) {
@@ -213,7 +213,9 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
     Found& found = *result;
     ++(found.recalled ? counts_.recalled : counts_.listed);
     files_ += found.folder.names.size();
-    bytes_ += found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
+    const uint64_t bytes = found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
+    bytes_ += bytes;
+    if (Status memory = memory_.Add(bytes); !memory.ok()) Fail(task, std::move(memory));
     for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
       bytes_ += path->size();
       pending_.push_back({task.start, std::move(*path)});

@@ -20,6 +20,7 @@
 #include "common/base/sync.h"
 #include "server/dataset/index_store.h"
 #include "server/dataset/packed_names.h"
+#include "server/memory/index_memory.h"
 #include "server/storage/storage.h"
 
 namespace pinfeed {
@@ -43,8 +44,8 @@ class FolderScan {
     uint64_t max_kept_bytes = IndexStore::kMaxFileBytes;
   };
   // Directories that changed less than this before they were listed are not kept: another change may have the
-  // same time. Some file systems have a clock of 2 s.
-  static constexpr int64_t kSettledNs = 2'000'000'000;
+  // same time, on a server with a clock of its own as well.
+  static constexpr int64_t kKeptAfterNs = 2'000'000'000;
 
   struct Folder {
     std::string path;   // relative to the dataset
@@ -73,7 +74,8 @@ class FolderScan {
   // folders of each start, sorted by path. Call it once.
   Result<std::vector<std::vector<Folder>>> Run(const std::vector<std::string>& starts) PF_EXCLUDES(mutex_);
   // After Run: the directories whose versions the storage knows, in any order. Nothing if one changed while
-  // it was listed, as another scan may find more.
+  // it was listed, or so shortly before that another change may have the same time: another scan may find
+  // more.
   std::optional<std::vector<Listed>> TakeListed() PF_EXCLUDES(mutex_);
 
  private:
@@ -87,7 +89,7 @@ class FolderScan {
     Folder folder;
     std::vector<std::string> below;  // directories
     std::optional<FolderVersion> version;
-    bool changed = false;        // while it was listed
+    bool changed = false;        // while it was listed, or shortly before
     bool keep = false;           // the entries for the next scan
     std::string entries;         // packed; empty if they are known
     uint64_t entries_bytes = 0;  // also of known ones
@@ -123,6 +125,7 @@ class FolderScan {
   const NodeId dataset_id_;
   const Take take_;
   const Options options_;
+  mutable IndexMemory memory_;         // destroyed after what the scan found
   std::optional<SavedFolders> saved_;  // from the last scan
   std::vector<std::thread> threads_;   // of Run's thread only
 

@@ -63,10 +63,8 @@ Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, 
   return Promise(bytes, kDaemonHeadroomBytes + keep_free_bytes, kFeedsNeed);
 }
 
-Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
-  if (bytes <= kLittle) return std::optional<Reservation>();
-  ASSIGN_OR_RETURN(Reservation reservation, Promise(bytes, kDaemonHeadroomBytes, kIndexesNeed));
-  return std::optional<Reservation>(std::move(reservation));
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
+  return Promise(bytes, kDaemonHeadroomBytes, kIndexesNeed);
 }
 
 Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {

@@ -70,9 +70,8 @@ class HostMemoryLedger {
   // granted it. Keep what is returned until all of the memory was written to. Null for little memory, which
   // is not asked for. The thread's LargeSamples::Attempts know of it, if there are some.
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
-  // Memory for the index of a dataset while it is opened, of as many bytes as its files say. No pool has
-  // granted it. Null for little memory.
-  Result<std::optional<Reservation>> ReserveForIndex(uint64_t bytes);
+  // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
+  Result<Reservation> ReserveForIndex(uint64_t bytes);
   LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }

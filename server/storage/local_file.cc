@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -111,14 +112,11 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   return ErrnoStatus(object, error_number);
 }
 
-FileVersion VersionOf(const struct stat& info, std::chrono::system_clock::time_point seen) {
-  return {info.st_dev,
-          info.st_ino,
-          static_cast<uint64_t>(info.st_size),
-          Nanoseconds(info.st_mtim),
-          Nanoseconds(info.st_ctim),
-          std::chrono::nanoseconds(seen.time_since_epoch()).count()};
+int64_t Nanoseconds(const struct statx_timestamp& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
+
+constexpr uint32_t kStatxMountId = 0x4000;  // STATX_MNT_ID_UNIQUE, which older headers lack
 
 }  // namespace
 
@@ -133,17 +131,32 @@ Result<std::optional<uint64_t>> FileSystemWithVersions(int fd) {
   return std::optional(id);
 }
 
-bool VersionedDevice::Has(int fd, uint64_t device) {
+std::optional<NodeStat> StatNode(int fd, const char* name) {
+  struct statx info = {};
+  const int flags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+  if (::statx(fd, name, flags, STATX_BASIC_STATS | kStatxMountId, &info) != 0) return std::nullopt;
+  NodeStat stat{info.stx_mode, {}};
+  if ((info.stx_mask & kStatxMountId) != 0) stat.version.mount = info.stx_mnt_id;
+  stat.version.device = ::makedev(info.stx_dev_major, info.stx_dev_minor);
+  stat.version.inode = info.stx_ino;
+  stat.version.size = info.stx_size;
+  stat.version.modified_ns = Nanoseconds(info.stx_mtime);
+  stat.version.changed_ns = Nanoseconds(info.stx_ctime);
+  return stat;
+}
+
+bool VersionedMount::Has(int fd, const FileVersion& version) {
+  const uint64_t mount = version.mount != 0 ? version.mount : version.device;
   const uint64_t last = last_.load(std::memory_order_relaxed);
-  if (last != 0 && last >> 1 == device) return (last & 1) != 0;
+  if (last != 0 && last >> 1 == mount) return (last & 1) != 0;
   const Result<std::optional<uint64_t>> system = FileSystemWithVersions(fd);
   const bool has = system.ok() && *system;
-  last_.store(device << 1 | (has ? 1 : 0), std::memory_order_relaxed);
+  last_.store(mount << 1 | (has ? 1 : 0), std::memory_order_relaxed);
   return has;
 }
 
 std::optional<FileVersion> LocalFile::version() const {
-  return versioned_->Has(fd_.get(), version_.device) ? std::optional(version_) : std::nullopt;
+  return versioned_->Has(fd_.get(), version_) ? std::optional(version_) : std::nullopt;
 }
 
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
@@ -254,13 +267,15 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
   if (!opened.ok() && opened.status().native_error() == ENXIO)
     return refuse("a socket or a device without driver");
   ASSIGN_OR_RETURN(UniqueFd fd, std::move(opened));
-  const auto seen = std::chrono::system_clock::now();
-  struct stat info = {};
-  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
-  if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
-  if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
+  const int64_t seen_ns = UnixNanoseconds();
+  std::optional<NodeStat> stat = StatNode(fd.get(), "");
+  if (!stat) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
+  if (!S_ISREG(stat->mode)) return refuse(KindText(stat->mode));
+  if (stat->version.size > INT64_MAX)
+    return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
+  stat->version.seen_ns = seen_ns;
   return std::unique_ptr<const RandomAccessFile>(
-      new LocalFile(std::move(fd), FullPath(below), VersionOf(info, seen), versioned_));
+      new LocalFile(std::move(fd), FullPath(below), stat->version, versioned_));
 }
 
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {

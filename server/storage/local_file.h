@@ -30,15 +30,25 @@ inline int64_t Nanoseconds(const timespec& time) {
 // whether it has changed. Not those of file systems that store whatever times they are given.
 Result<std::optional<uint64_t>> FileSystemWithVersions(int fd);
 
-// Purpose: remembers of the device that was asked for last whether its file system has versions, since asking
-// may take a round trip to a server. Threads: any. Errors: a device that cannot be asked has none.
-class VersionedDevice {
+// What statx(2) says of a file or directory.
+struct NodeStat {
+  mode_t mode = 0;
+  FileVersion version;
+};
+// Of the entry `name` of an open directory, and not of what it links to; of the open node itself if `name` is
+// empty. Empty: errno says why.
+std::optional<NodeStat> StatNode(int fd, const char* name);
+
+// Purpose: remembers of the mount that was asked for last whether its file system has versions, since asking
+// may take a round trip to a server. Threads: any. Errors: a mount that cannot be asked has none.
+class VersionedMount {
  public:
-  // `fd`: of a file on that device.
-  bool Has(int fd, uint64_t device);
+  // `fd`: of the file of this version.
+  bool Has(int fd, const FileVersion& version);
 
  private:
-  std::atomic<uint64_t> last_{0};  // twice the device, and 1 if it has versions; 0: none was asked for
+  // Twice the mount, or the device where that is unknown, and 1 if it has versions; 0: none was asked for.
+  std::atomic<uint64_t> last_{0};
 };
 
 // Purpose: a file on a mounted file system. Owns the descriptor.
@@ -51,14 +61,14 @@ class LocalFile final : public RandomAccessFile {
  private:
   friend class LocalPath;
   LocalFile(UniqueFd fd, std::string path, const FileVersion& version,
-            std::shared_ptr<VersionedDevice> versioned)
+            std::shared_ptr<VersionedMount> versioned)
       : RandomAccessFile(std::move(path), version.size),
         fd_(std::move(fd)),
         version_(version),
         versioned_(std::move(versioned)) {}
   const UniqueFd fd_;
   const FileVersion version_;
-  const std::shared_ptr<VersionedDevice> versioned_;
+  const std::shared_ptr<VersionedMount> versioned_;
 };
 
 // Purpose: a path below an allowed root. Owns: a descriptor of the root. Threads: any; it is immutable.
@@ -79,7 +89,7 @@ class LocalPath final : public Location {
   Result<Listing> List(std::string_view below, const Visit& visit, const Recall& recall) const override;
   Result<NodeKind> Kind(std::string_view below) const override;
   // Follows links within the root only.
-  Result<uint64_t> Stamp() const override;
+  Result<Stamp> StampOf(std::string_view below) const override;
   Result<std::shared_ptr<const Location>> Parent() const override;
 
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
@@ -99,7 +109,7 @@ class LocalPath final : public Location {
   std::string root_path_;
   std::string path_;
   std::string relative_;  // path_ without the root; "." for the root itself
-  std::shared_ptr<VersionedDevice> versioned_ = std::make_shared<VersionedDevice>();  // of its files
+  std::shared_ptr<VersionedMount> versioned_ = std::make_shared<VersionedMount>();  // of its files
 };
 
 }  // namespace pinfeed

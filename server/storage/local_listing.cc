@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <string_view>
@@ -18,18 +19,15 @@ namespace {
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
 
 // What an open directory is at this moment.
-struct FolderState {
-  NodeId id;
-  std::optional<FolderVersion> version;  // empty: its file system has none
-};
-
-Result<FolderState> StateOf(int directory) {
-  struct stat info = {};
-  if (::fstat(directory, &info) != 0) return ErrnoStatus("stat an open directory", errno);
-  FolderState state{{info.st_dev, info.st_ino}, std::nullopt};
+Result<FolderVersion> VersionOf(int directory) {
+  const std::optional<NodeStat> stat = StatNode(directory, "");
+  if (!stat) return ErrnoStatus("stat an open directory", errno);
   ASSIGN_OR_RETURN(const std::optional<uint64_t> system, FileSystemWithVersions(directory));
-  if (system) state.version = {state.id, *system, Nanoseconds(info.st_mtim), Nanoseconds(info.st_ctim)};
-  return state;
+  const FileVersion& version = stat->version;
+  return FolderVersion{{version.device, version.inode},
+                       system.value_or(FolderVersion::kUnreliable),
+                       version.modified_ns,
+                       version.changed_ns};
 }
 
 // Opens links, and entries whose type the file system does not report. For other entries, uses the type in
@@ -66,22 +64,22 @@ void Mix(uint64_t value, uint64_t& hash) {  // FNV-1a over 64-bit words; only di
   hash = (hash ^ value) * 0x100000001b3ULL;
 }
 
-void MixStat(const struct stat& info, uint64_t& hash) {
+void MixStat(const NodeStat& stat, Stamp& stamp) {
+  const FileVersion& version = stat.version;
   for (const uint64_t value :
-       {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino),
-        static_cast<uint64_t>(info.st_size), static_cast<uint64_t>(info.st_mtim.tv_sec),
-        static_cast<uint64_t>(info.st_mtim.tv_nsec), static_cast<uint64_t>(info.st_ctim.tv_sec),
-        static_cast<uint64_t>(info.st_ctim.tv_nsec)}) {
-    Mix(value, hash);
+       {version.mount, version.device, version.inode, version.size,
+        static_cast<uint64_t>(version.modified_ns), static_cast<uint64_t>(version.changed_ns)}) {
+    Mix(value, stamp.value);
   }
+  stamp.changed_ns = std::max(stamp.changed_ns, version.changed_ns);
 }
 
 // The target of a link, followed as for reading the dataset. A link that is dangling or leaves the root is
 // not a file of the dataset.
-void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
-  struct stat target {};
+void MixTarget(const LocalPath& base, std::string_view link, Stamp& stamp) {
   const Result<UniqueFd> node = base.OpenNode(link);
-  if (node.ok() && ::fstat(node->get(), &target) == 0) MixStat(target, hash);
+  if (!node.ok()) return;
+  if (const std::optional<NodeStat> target = StatNode(node->get(), "")) MixStat(*target, stamp);
 }
 
 }  // namespace
@@ -89,9 +87,8 @@ void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
 Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& visit,
                                           const Recall& recall) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
-  ASSIGN_OR_RETURN(const FolderState before, StateOf(fd.get()));
-  if (recall && before.version && recall(*before.version))
-    return Listing{.id = before.id, .recalled = true, .version = before.version};
+  ASSIGN_OR_RETURN(const FolderVersion before, VersionOf(fd.get()));
+  if (recall && recall(before)) return Listing{.id = before.id, .recalled = true, .version = before};
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   bool has_links = false;  // what these lead to may change without the directory
@@ -109,22 +106,22 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
     RETURN_IF_ERROR(visit({name, kind}));
   }
   Listing listing{before.id};
-  ASSIGN_OR_RETURN(const FolderState after, StateOf(::dirfd(dir.get())));
-  listing.changed = after.version != before.version;
-  if (!has_links && !listing.changed) listing.version = before.version;
+  ASSIGN_OR_RETURN(const FolderVersion after, VersionOf(::dirfd(dir.get())));
+  listing.changed = after != before;
+  if (!has_links && !listing.changed) listing.version = before;
   return listing;
 }
 
-Result<uint64_t> LocalPath::Stamp() const {
-  ASSIGN_OR_RETURN(const UniqueFd node, OpenNode(""));
-  struct stat info {};
-  if (::fstat(node.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(path_), errno);
-  uint64_t hash = kStart;
-  MixStat(info, hash);
-  if (!S_ISDIR(info.st_mode)) return hash;
-  ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(""));
+Result<Stamp> LocalPath::StampOf(std::string_view below) const {
+  ASSIGN_OR_RETURN(const UniqueFd node, OpenNode(below));
+  const std::optional<NodeStat> stat = StatNode(node.get(), "");
+  if (!stat) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
+  Stamp stamp{kStart};
+  MixStat(*stat, stamp);
+  if (!S_ISDIR(stat->mode)) return stamp;
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
   const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
-  if (!directory) return ErrnoStatus("list " + QuotePath(path_), errno);
+  if (!directory) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   uint64_t entries = 0;
   size_t count = 0;
   while (true) {
@@ -132,22 +129,22 @@ Result<uint64_t> LocalPath::Stamp() const {
     const dirent* const entry =
         ::readdir(directory.get());  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
     if (entry == nullptr) {
-      if (errno != 0) return ErrnoStatus("list " + QuotePath(path_), errno);
+      if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
       break;
     }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    if (++count > kMaxStamped) return hash;
-    struct stat below {};
-    constexpr int kAsItIs = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
-    if (::fstatat(::dirfd(directory.get()), entry->d_name, &below, kAsItIs) != 0) continue;
-    uint64_t one = kStart;
-    MixStat(below, one);
-    if (S_ISLNK(below.st_mode)) MixTarget(*this, name, one);
-    entries += one;  // a sum, since readdir has no order
+    if (++count > kMaxStamped) return stamp;
+    const std::optional<NodeStat> of_entry = StatNode(::dirfd(directory.get()), entry->d_name);
+    if (!of_entry) continue;
+    Stamp one{kStart, stamp.changed_ns};
+    MixStat(*of_entry, one);
+    if (S_ISLNK(of_entry->mode)) MixTarget(*this, JoinPath(below, name), one);
+    entries += one.value;  // a sum, since readdir has no order
+    stamp.changed_ns = one.changed_ns;
   }
-  Mix(entries, hash);
-  return hash;
+  Mix(entries, stamp.value);
+  return stamp;
 }
 
 }  // namespace pinfeed

@@ -3,6 +3,7 @@
 // user. Out: directory listings, and files of which any part can be read.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -30,12 +31,25 @@ struct FileVersion {
   int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
   // Unix time at which a file was found to be this version, before it was read. It identifies nothing.
   int64_t seen_ns = INT64_MAX;
+  uint64_t mount = 0;  // a number that no other mount has had; 0: unknown (before Linux 6.8)
 
   bool operator==(const FileVersion& other) const {
-    return device == other.device && inode == other.inode && size == other.size &&
+    return mount == other.mount && device == other.device && inode == other.inode && size == other.size &&
            modified_ns == other.modified_ns && changed_ns == other.changed_ns;
   }
 };
+
+inline int64_t UnixNanoseconds() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Whether what changed last at `changed_ns` had that time for so long, when it was looked at, that a later
+// change has another time. Times of whole seconds come from a clock of 1 or 2 s, others from one of some
+// milliseconds. Both are Unix times.
+constexpr bool IsSettled(int64_t changed_ns, int64_t looked_ns) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  return changed_ns <= looked_ns - (changed_ns % kSecond == 0 ? 2 * kSecond : kSecond / 10);
+}
 
 // What became of a Prefetch.
 struct Prefetched {
@@ -98,10 +112,22 @@ struct NodeId {
 // the file system's clock, so a change right after another may leave it equal.
 struct FolderVersion {
   NodeId id;
-  uint64_t file_system = 0;  // tells file systems apart that had the same device number in turn
-  int64_t modified_ns = 0;   // Unix time, as programs may set it
-  int64_t changed_ns = 0;    // Unix time of the last change, of whatever kind
+  // Tells file systems apart that had the same device number in turn. kUnreliable: that of a file system
+  // which may store whatever times it is given, so that an equal version proves nothing.
+  uint64_t file_system = 0;
+  int64_t modified_ns = 0;  // Unix time, as programs may set it
+  int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
   auto operator<=>(const FolderVersion&) const = default;
+
+  static constexpr uint64_t kUnreliable = UINT64_MAX;
+  bool reliable() const { return file_system != kUnreliable; }
+};
+
+// Whether a file or directory, or an entry directly in it, has changed.
+struct Stamp {
+  uint64_t value = 0;      // another one after a change
+  int64_t changed_ns = 0;  // Unix time of the last change of any of them
+  bool operator==(const Stamp&) const = default;
 };
 
 // What an entry of a directory is. Links count as what they lead to.
@@ -129,7 +155,7 @@ class Location {
     NodeId id;
     bool recalled = false;  // `recall` returned true, and nothing was visited
     bool changed = false;   // while it was listed, so that entries may be missing
-    // When the listing began. Empty: the storage does not know versions, or not all entries belong to the
+    // When the listing began. Empty: the storage has no versions, or not all entries belong to the
     // directory's version: it changed meanwhile, or has symbolic links.
     std::optional<FolderVersion> version = std::nullopt;
   };
@@ -154,10 +180,9 @@ class Location {
   // The same without `recall`. Returns the directory's id.
   Result<NodeId> List(std::string_view below, const Visit& visit) const;
   virtual Result<NodeKind> Kind(std::string_view below) const = 0;  // links are followed
-  // Returns a number that changes when the file or directory at path(), or an entry directly in it, changes.
-  // In a directory of more than kMaxStamped entries it may only change when entries are added, removed or
-  // renamed.
-  virtual Result<uint64_t> Stamp() const = 0;
+  // The stamp of a file or directory. In a directory of more than kMaxStamped entries it may only change when
+  // entries are added, removed or renamed.
+  virtual Result<Stamp> StampOf(std::string_view below) const = 0;
 
   // Returns the directory that contains path(). kPermissionDenied if it lies outside the allowed roots.
   virtual Result<std::shared_ptr<const Location>> Parent() const = 0;

@@ -95,12 +95,12 @@ class MemoryLocation final : public Location {
         storage_, slash == std::string::npos ? "" : base_.substr(0, slash)));
   }
 
-  Result<uint64_t> Stamp() const override {
+  Result<Stamp> StampOf(std::string_view below) const override {
     const MutexLock lock(storage_.mutex_);
     std::string all;
     for (const auto& [path, file] : storage_.files_)
-      if (path.starts_with(base_)) all += path + file.bytes;
-    return std::hash<std::string>()(all);
+      if (path.starts_with(Key(below))) all += path + file.bytes;
+    return Stamp{std::hash<std::string>()(all)};
   }
 
  private:

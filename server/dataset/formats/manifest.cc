@@ -21,7 +21,7 @@
 #include "server/dataset/formats/table.h"
 #include "server/dataset/name_order.h"
 #include "server/dataset/packed_names.h"
-#include "server/memory/host_memory_ledger.h"
+#include "server/memory/index_memory.h"
 
 namespace pinfeed {
 namespace {
@@ -31,18 +31,20 @@ constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
 // Of a table, at most: a digit and a comma become a number, which is there twice while its column grows.
 constexpr uint64_t kIndexBytesPerByte = 8;
+// Of a class besides its name, which is there three times: its nodes in a set and a map, and a string.
+constexpr uint64_t kClassBytes = 256;
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
 // Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
 class Manifest final : public Dataset {
  public:
-  // `version`: of the table, from before it was read.
-  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<FileVersion> version,
+  // `stamp`: of the table, from before it was read; nullopt: not settled then.
+  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<Stamp> stamp,
            std::optional<PackedNames> images, std::vector<ColumnValues> columns, DatasetInfo info)
       : folder_(std::move(folder)),
         name_(std::move(name)),
-        version_(version),
+        stamp_(stamp),
         images_(std::move(images)),
         columns_(std::move(columns)),
         info_(std::move(info)) {}
@@ -75,9 +77,8 @@ class Manifest final : public Dataset {
 
   // In a large folder, the stamp does not cover the table.
   bool IsCurrent() const override {
-    if (!version_) return true;
-    const Result<std::unique_ptr<const RandomAccessFile>> table = folder_->OpenFile(name_);
-    return table.ok() && (*table)->version() == version_;
+    const Result<Stamp> stamp = folder_->StampOf(name_);
+    return stamp.ok() && stamp_ == *stamp;
   }
 
   std::string Describe(uint64_t id) const override {
@@ -95,7 +96,7 @@ class Manifest final : public Dataset {
 
   const std::shared_ptr<const Location> folder_;
   const std::string name_;
-  const std::optional<FileVersion> version_;
+  const std::optional<Stamp> stamp_;
   const std::optional<PackedNames> images_;
   const std::vector<ColumnValues> columns_;
   const DatasetInfo info_;
@@ -123,8 +124,10 @@ std::string_view PathFault(std::string_view path) {
 // file.
 class ManifestLoader {
  public:
-  ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
-      : file_(file),
+  ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options,
+                 IndexMemory& memory)
+      : memory_(memory),
+        file_(file),
         kind_(kind),
         options_(options),
         label_{.name = options.label.empty() ? std::string(kLabelField) : options.label} {}
@@ -175,14 +178,19 @@ class ManifestLoader {
         types_.emplace_back();
         if (info.samples > 0) types_.back().Add(NoValue(), std::nullopt, 1);
       }
-      for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->Written(i), table->line());
+      for (size_t i = 0; i < cells.size(); ++i) {
+        RETURN_IF_ERROR(CheckText(*table, i, cells[i]));
+        types_[i].Add(cells[i], table->Written(i), table->line());
+      }
       cell_count_ += cells.size();
       if (cell_count_ > kMaxCells)
         return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
       ++info.samples;
       if (label_.index >= cells.size()) continue;
-      if (auto* const text = std::get_if<std::string>(&cells[label_.index]))
-        label_.classes.insert(std::move(*text));
+      if (auto* const text = std::get_if<std::string>(&cells[label_.index])) {
+        const uint64_t bytes = kClassBytes + 3 * text->size();
+        if (label_.classes.insert(std::move(*text)).second) RETURN_IF_ERROR(memory_.Add(bytes));
+      }
       if (label_.classes.size() > kMaxClasses)
         return Fault("the column " + QuotePath(label_.name) + " has more than " +
                      std::to_string(kMaxClasses) + " distinct texts, too many for labels");
@@ -191,6 +199,17 @@ class ManifestLoader {
     types_.resize(columns_.size());
     if (info.samples == 0) return Fault("it has no rows");
     return OkStatus();
+  }
+
+  // Paths may be any bytes. Other texts are for people and for Python's str.
+  Status CheckText(const TableReader& table, size_t column, const Cell& cell) const {
+    const auto* const text = std::get_if<std::string>(&cell);
+    const std::string& name = table.columns()[column];
+    if (text == nullptr || IsUtf8(*text) ||
+        name == (options_.image.empty() ? kDefaultImageColumn : std::string_view(options_.image)))
+      return OkStatus();
+    return Fault("line " + std::to_string(table.line()) + ": the text " + QuotePath(*text) +
+                 " of the column " + QuotePath(name) + " is not UTF-8; save the file as UTF-8");
   }
 
   Status ChooseColumns() {
@@ -337,6 +356,7 @@ class ManifestLoader {
     return OkStatus();
   }
 
+  IndexMemory& memory_;
   const RandomAccessFile& file_;
   const TableKind kind_;
   const ManifestOptions& options_;
@@ -410,19 +430,24 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
                                                     const std::string& name, std::string user_path,
                                                     const ManifestOptions& options) {
   ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
+  const int64_t now = UnixNanoseconds();
+  ASSIGN_OR_RETURN(const Stamp stamp, folder->StampOf(name));
+  const auto settled = IsSettled(stamp.changed_ns, now) ? std::optional(stamp) : std::nullopt;
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
-  const std::optional<FileVersion> version = file->version();
-  auto memory = HostMemoryLedger::ForThisProcess().ReserveForIndex(kIndexBytesPerByte * file->size());
-  if (!memory.ok()) return memory.status().WithContext("open manifest " + QuotePath(file->path()));
-  ManifestLoader loader(*file, kind, options);
-  RETURN_IF_ERROR(loader.Load());
+  IndexMemory memory;
+  ManifestLoader loader(*file, kind, options, memory);
+  Status loaded = memory.Add(kIndexBytesPerByte * file->size());
+  if (loaded.ok()) loaded = loader.Load();
+  if (loaded.code() == Code::kResourceExhausted)
+    return loaded.WithContext("open manifest " + QuotePath(file->path()));
+  RETURN_IF_ERROR(loaded);
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";
   info.remote = folder->remote();
   info.path = std::move(user_path);
   info.fingerprint = FingerprintOf(info, loader.images, loader.values);
   return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
-      std::move(folder), name, version, std::move(loader.images), std::move(loader.values), std::move(info)));
+      std::move(folder), name, settled, std::move(loader.images), std::move(loader.values), std::move(info)));
 }
 
 }  // namespace pinfeed

@@ -194,6 +194,13 @@ class SeparatedValues final : public TableReader {
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
     if (!found)
       return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
+    const std::string& first = names.front().text;
+    if (first.starts_with("\xff\xfe") || first.starts_with("\xfe\xff"))
+      return RowError(source_.file(), 1, "the file is UTF-16; save it as UTF-8");
+    if (names.size() == 1 && first.find(';') != std::string::npos)
+      return RowError(source_.file(), line_,
+                      "the first row names one column with a semicolon, " + QuotePath(first) +
+                          "; separate values by commas, or by tabs in a .tsv");
     for (RawCell& name : names) {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return RowError(source_.file(), line_,

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <future>
+#include <thread>
 #include <vector>
 
 #include "common/base/unique_handle.h"
@@ -35,6 +37,8 @@ class DatasetCacheTest : public ::testing::Test {
     spec.path = path;
     return spec;
   }
+  // Datasets are shared once their files' times are so old that another change has another time (IsSettled).
+  static void LetTimesSettle() { std::this_thread::sleep_for(std::chrono::milliseconds(110)); }
   DatasetCache::Options Options(size_t capacity) const {
     return {{}, {directory_.path().string()}, capacity};
   }
@@ -46,6 +50,7 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   DatasetCache cache(Options(8));
   WriteRows("set/a.npy", 5);
   const DatasetSpec spec = Path((directory_ / "set").string());
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
@@ -58,12 +63,27 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   EXPECT_EQ(grown->info().fields.size(), 2U);
 }
 
+TEST_F(DatasetCacheTest, WhatChangedJustNowIsOpenedAgain) {
+  DatasetCache cache(Options(8));
+  const DatasetSpec spec = Path(WriteRows("a.npy", 5));
+  // A file system with a coarse clock would give another change the same time.
+  ASSERT_OK_AND_ASSIGN(const auto early, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto next, cache.Open(kUser, spec));
+  EXPECT_NE(early, next);
+  LetTimesSettle();
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  EXPECT_NE(next, first);
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+}
+
 TEST_F(DatasetCacheTest, FoldersBelowTheClassesCountAsWell) {
   DatasetCache cache(Options(8));
   for (const char* name : {"cat/a.jpg", "cat/young/b.jpg", "dog/old/grey/c.jpg", "dog/none/readme"})
     directory_.Write("set/" + std::string(name), "x");
   const DatasetSpec spec = Path((directory_ / "set").string());
   const auto samples = [&] { return cache.Open(kUser, spec).value()->info().samples; };
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
@@ -74,6 +94,7 @@ TEST_F(DatasetCacheTest, FoldersBelowTheClassesCountAsWell) {
   EXPECT_EQ(samples(), 5U);
   std::filesystem::remove(directory_ / "set/cat/young/b.jpg");
   EXPECT_EQ(samples(), 4U);
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto last, cache.Open(kUser, spec));
   directory_.Write("set/dog/old/grey/d.jpg", "y");  // in place: the samples are the same
   ASSERT_OK_AND_ASSIGN(const auto rewritten, cache.Open(kUser, spec));
@@ -86,6 +107,7 @@ TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheFoldersOfTheClassesCountA
   for (size_t i = 0; i <= Location::kMaxStamped; ++i)
     directory_.Write("set/" + std::to_string(i) + "/a.jpg", "x");
   const DatasetSpec spec = Path((directory_ / "set").string());
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
@@ -104,6 +126,7 @@ TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheTableCountsAsWell) {
   }
   directory_.Write("set/metadata.csv", table);
   const DatasetSpec spec = Path((directory_ / "set").string());
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
@@ -133,6 +156,7 @@ TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {
   std::filesystem::create_symlink("../versions/a.npy", directory_ / "set/a.npy");
   std::filesystem::create_symlink("nowhere", directory_ / "set/b.txt");
   const DatasetSpec spec = Path((directory_ / "set").string());
+  LetTimesSettle();
   ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
@@ -145,8 +169,9 @@ TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
   DatasetCache cache(Options(2));
   std::vector<std::weak_ptr<const Dataset>> opened;
   for (const char* name : {"a.npy", "b.npy", "a.npy", "c.npy"}) {
-    ASSERT_OK_AND_ASSIGN(const auto dataset,
-                         cache.Open(kUser, Path(WriteRows(std::string(name) + "/x.npy", 3))));
+    const std::string path = WriteRows(std::string(name) + "/x.npy", 3);
+    LetTimesSettle();
+    ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(kUser, Path(path)));
     opened.push_back(dataset);
   }
   EXPECT_TRUE(opened[1].expired());
@@ -158,6 +183,7 @@ TEST_F(DatasetCacheTest, WithoutRoomADatasetLivesWithItsUsers) {
   DatasetCache cache(Options(0));
   const DatasetSpec spec = Path(WriteRows("a.npy", 3));
   std::weak_ptr<const Dataset> seen;
+  LetTimesSettle();
   {
     ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(kUser, spec));
     ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(kUser, spec));
@@ -182,6 +208,7 @@ TEST_F(DatasetCacheTest, FailuresAreNotKept) {
 TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
   DatasetCache cache(Options(8));
   const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  LetTimesSettle();
   std::vector<std::future<std::shared_ptr<const Dataset>>> openers;
   for (int i = 0; i < 8; ++i)
     openers.push_back(std::async(std::launch::async, [&] { return cache.Open(kUser, spec).value(); }));
@@ -248,7 +275,10 @@ TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
   };
   DatasetCache cache(Options(1), nullptr, open);
   in_use = &cache;
-  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(kUser, Path(WriteRows(name, 3))));
+  for (const char* name : {"a.npy", "b.npy"}) WriteRows(name, 3);
+  LetTimesSettle();
+  for (const char* name : {"a.npy", "b.npy"})
+    EXPECT_OK(cache.Open(kUser, Path((directory_ / name).string())));
   EXPECT_EQ(asked.size(), 1U);  // the first made room for the second
   cache.SetOptions(Options(0));
   EXPECT_EQ(asked.size(), 2U);
@@ -268,6 +298,7 @@ TEST_F(DatasetCacheTest, DatasetsEndByCloseAlone) {
   };
   DatasetCache cache(Options(1), close, open);
   const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  LetTimesSettle();
   {
     ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(1, spec));
     ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(2, spec));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <fstream>
 #include <latch>
@@ -49,7 +50,7 @@ class WatchedLocation final : public Location {
     return base_.List(below, look, recall);
   }
   Result<NodeKind> Kind(std::string_view below) const override { return base_.Kind(below); }
-  Result<uint64_t> Stamp() const override { return base_.Stamp(); }
+  Result<Stamp> StampOf(std::string_view below) const override { return base_.StampOf(below); }
   Result<std::shared_ptr<const Location>> Parent() const override { return base_.Parent(); }
 
   BeforeList before_list;
@@ -243,6 +244,9 @@ TEST_F(FolderScanTest, KeepsNothingThatChangesWhileItIsListed) {
 
 TEST_F(FolderScanTest, AnIndexOfAFolderThatChangedWhileItWasListedIsNotCurrent) {
   WatchedLocation base = Base();
+  ASSERT_OK_AND_ASSIGN(const ImageIndex early, ImageIndex::Build(base, nullptr));
+  EXPECT_FALSE(early.IsCurrent(base)) << "another change may have the same time";
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));  // see IsSettled
   ASSERT_OK_AND_ASSIGN(const ImageIndex quiet, ImageIndex::Build(base, nullptr));
   EXPECT_TRUE(quiet.IsCurrent(base));
   base.while_listing = [&](std::string_view below) {

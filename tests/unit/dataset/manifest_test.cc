@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: each kind of column and each fault of a table is a few lines of one.
 #include "server/dataset/formats/manifest.h"
 
 #include <algorithm>
@@ -110,7 +111,7 @@ TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
 TEST_F(ManifestTest, TableThatIsRewrittenWhileItIsReadIsRefused) {
   const std::string table = "path,note\n1.jpg,one\n2.jpg,two\n";
   for (const std::string& later :
-       {std::string("path;note\n1.jpg;one\n2.jpg;two\n"), std::string("note,path\n1.jpg,one\n2.jpg,two\n"),
+       {std::string("path:note\n1.jpg;one\n2.jpg;two\n"), std::string("note,path\n1.jpg,one\n2.jpg,two\n"),
         std::string("path\n1.jpg\n2.jpg\n3.jpg\n4.jpg\n")}) {
     SCOPED_TRACE(later);
     storage_.Write("set/a.csv", table);
@@ -354,6 +355,11 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' appears twice");
   ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
   ExpectFault("t.csv", "a\n1\"2\n", "a value contains a quote");
+  ExpectFault("t.csv", "\xff\xfex\n1\n", "the file is UTF-16");
+  ExpectFault("t.csv", "x;y\n1;2\n", "names one column with a semicolon, 'x;y'");
+  ExpectFault("t.csv", "x,label\n1,cat\n2,\xe4\n",
+              "line 3: the text '\\xe4' of the column 'label' is not UTF-8");
+  EXPECT_OK(OpenText("t.csv", "file_name,x\n\xe4.jpg,1\n"));  // a path may be any bytes
 }
 
 TEST_F(ManifestTest, ColumnsThatCannotServeAreRefused) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/memory/index_memory.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -106,8 +107,23 @@ TEST_F(HostMemoryLedgerTest, AnIndexLeavesWhatFeedsMayTake) {
     EXPECT_EQ(ledger_.reserved_bytes(), 80 * kMiB);
   }
   EXPECT_EQ(ledger_.reserved_bytes(), 10 * kMiB);
-  ASSERT_OK_AND_ASSIGN(const auto little, ledger_.ReserveForIndex(64 * kMiB));
-  EXPECT_FALSE(little.has_value());
+}
+
+TEST_F(HostMemoryLedgerTest, AnIndexIsAskedForAsItGrows) {
+  {
+    IndexMemory index(ledger_);
+    ASSERT_OK(index.Add(kMiB));
+    EXPECT_EQ(ledger_.reserved_bytes(), 0U) << "little is not asked for";
+    ASSERT_OK(index.Add(1));
+    EXPECT_EQ(ledger_.reserved_bytes(), 8 * kMiB);
+    ASSERT_OK(index.Add(7 * kMiB - 1));
+    EXPECT_EQ(ledger_.reserved_bytes(), 8 * kMiB);
+    ASSERT_OK(index.Add(62 * kMiB));
+    EXPECT_EQ(ledger_.reserved_bytes(), 70 * kMiB);
+    IndexMemory another(ledger_);
+    EXPECT_THAT(another.Add(20 * kMiB), StatusIs(Code::kResourceExhausted, HasSubstr("need 90 MiB")));
+  }
+  EXPECT_EQ(ledger_.reserved_bytes(), 0U);
 }
 
 TEST(ResizeForSampleTest, OnlyWhatThereIsBecomesABuffer) {
