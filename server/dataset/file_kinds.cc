@@ -37,12 +37,15 @@ const std::vector<Kind>& Kinds() {
       {{".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
        "archives and shards are not supported: unpack them into one directory (tar -xf FILE -C DIR, unzip "
        "FILE "
-       "-d DIR), arrange the images as DIR/<class>/<image>, and open DIR"},
+       "-d DIR), arrange the images as DIR/<class>/<image>, and open DIR; or read them in an IterableDataset "
+       "of "
+       "yours with pinfeed.DataLoader"},
       {{".h5", ".hdf5", ".lmdb", ".mdb", ".mat", ".nc", ".zarr", ".pt", ".pth", ".pkl", ".pickle",
         ".safetensors", ".tfrecord", ".tfrecords", ".rec", ".beton"},
        "files of this kind are not supported: save each of their arrays with numpy.save, such as "
        "DIR/image.npy and "
-       "DIR/label.npy, all with one row per sample, and open DIR"},
+       "DIR/label.npy, all with one row per sample, and open DIR; or read them in a Dataset of yours with "
+       "pinfeed.DataLoader"},
       {{".txt"},
        "text is not supported: save it as token ids, such as numpy.array(ids, "
        "\"uint16\").tofile(\"tokens.bin\"), "

@@ -134,7 +134,8 @@ def test_batches_do_not_depend_on_the_workers_and_epochs_differ(photos):
 
 def test_images_of_a_sample_draw_numbers_of_their_own(photos):
     torch.manual_seed(3)
-    batches, seed = seeded(loader(photos, mixed))
+    with pytest.warns(UserWarning, match="each of a sample's 2 images draws a crop and flip of its own"):
+        batches, seed = seeded(loader(photos, mixed))
     left, right = (torch.cat([batch["views"][side] for batch in batches]) for side in (0, 1))
     assert torch.equal(left, by_open(photos, seed)) and not torch.equal(left, right)
     assert type(batches[0]["views"]) is Pair

@@ -81,6 +81,13 @@ def test_the_daemon_charges_and_counts_large_batches_and_one_warning_says_what_t
     assert kept.unique().tolist() == [4]
 
 
+def test_with_little_memory_a_loader_has_fewer_slots_and_the_log_says_so(host, caplog):
+    made = loader(host, lambda index: torch.full((2**21,), index, dtype=torch.uint8), 20, num_workers=8, prefetch_factor=4)
+    assert [batch[0, -1].item() for batch in made] == list(range(20))
+    (told,) = [record.getMessage() for record in caplog.records if "has no room" in record.getMessage()]
+    assert "no room for 34 batches" in told and "but for 8; with a larger pool_bytes" in told
+
+
 def test_what_the_trainer_keeps_is_charged_and_beyond_two_batches_are_copies(host):
     iterator = iter(loader(host, large_from_4_to_9, 400))
     first = [next(iterator) for _ in range(20)]

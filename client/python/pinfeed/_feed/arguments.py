@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NO_WORKERS = "leave it out: there are no worker processes; the daemon's threads load for all feeds (its setting `workers`, or PINFEED_WORKERS=8 in the \
 environment of a private daemon)"
 _ORDER = "leave it out: shuffle=True with a seed determines the order and each rank's share (rank and world_size, detected under torchrun, \
-Slurm and torch.distributed); for a subset, make it a dataset of its own"
+Slurm and torch.distributed). For weights or an order of your own, use pinfeed.DataLoader with a Dataset of yours, which takes any sampler"
 _NO_PYTHON = "the daemon runs no Python code: apply it to the batches in the training loop"
 
 _REPLACED: Dict[str, str] = {
@@ -33,6 +33,7 @@ _REPLACED: Dict[str, str] = {
     "collate_fn": "the daemon stacks each field's samples into one tensor; output=\"dict\" or \"tuple\" gives plain batches; apply anything else that "
     "collate_fn did to the batch, in the loop",
     "sampler": _ORDER,
+    "weights": _ORDER,
     "batch_sampler": _ORDER,
     "generator": "give seed, a whole number, which together with the epoch determines order and random transforms",
     "in_order": "leave it out: batches always come in order",

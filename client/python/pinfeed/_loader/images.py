@@ -7,6 +7,7 @@ need, and the errors of images that cannot be used.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Optional
 
 from .._base.checks import Checks, shown
@@ -34,6 +35,7 @@ class LoaderImages:
             checks.refuse("on_bad_sample", on_bad_sample, '"fail" or "zero"')
         self._zero = on_bad_sample == "zero"
         self.images = 0  # of a batch, once known
+        self._warned = False
 
     def measure(self, first: Totals, whole: int) -> int:
         """Reads what the first batch has, and returns the bytes to reserve for the files and paths of each batch. Raises
@@ -43,6 +45,13 @@ class LoaderImages:
         if not first.images:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT, "transforms: they apply to pinfeed.EncodedImage, and no sample of the first batch has one; omit them"
+            )
+        if first.images > first.samples and not self._warned and any(name.startswith("random_") for step in self._output["transforms"] for name in step):
+            self._warned = True
+            warnings.warn(
+                f"DataLoader: each of a sample's {first.images // first.samples} images draws a crop and flip of its own. If one is the other's mask, "
+                "decode and transform both in the dataset, or store the masks as arrays and give masks= to pinfeed.open",
+                stacklevel=2,
             )
         samples = first.samples + first.samples // _SPARE if not whole else max(whole, first.samples)
         self.images = first.images // first.samples * samples

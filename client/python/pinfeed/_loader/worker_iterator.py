@@ -94,7 +94,8 @@ class WorkerIterator(LoaderIterator):
         self._owner = os.getpid()
         in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
         spare = 1 if loader._retry_after else 0  # which the daemon keeps for batches that go to a second worker
-        self._slots = min(max(in_flight + _HELD_SLOTS + spare, _MIN_SLOTS + spare), _MAX_SLOTS)
+        self._least_slots = _MIN_SLOTS + spare
+        self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), _MAX_SLOTS)
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
@@ -219,17 +220,33 @@ class WorkerIterator(LoaderIterator):
         ordinal = -1 if self._copies is None else loader._ordinal
         retry_ms = round(loader._retry_after * 1000)
         images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
-        open_feed = functools.partial(
-            open_produced, name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images
-        )
+
+        def open_feed() -> ProducedFeed:
+            return open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
+
+        wanted = self._slots
         try:
-            feed = open_feed() if loader._address not in _served else _reopened(open_feed)
+            while True:
+                try:
+                    feed = open_feed() if loader._address not in _served else _reopened(open_feed)
+                    break
+                except ResourceExhaustedError:
+                    # A worker's place in the data, or the other members, rely on the number of slots.
+                    if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
+                        raise
+                    self._slots = max(self._least_slots, self._slots // 2)
             _served.add(loader._address)
+            if self._slots < wanted:
+                logger.warning(
+                    "DataLoader: the daemon's memory has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for "
+                    "%d; with a larger pool_bytes ($PINFEED_POOL_BYTES) more workers could load at once",
+                    wanted, capacity, loader.num_workers, loader.prefetch_factor, self._slots,
+                )  # fmt: skip
         except Error as error:
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
             if error.code == Code.RESOURCE_EXHAUSTED:
-                size = f"{self._slots} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
+                size = f"{wanted} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
                 raise ResourceExhaustedError(error.code, f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
             raise
         supervisor = None

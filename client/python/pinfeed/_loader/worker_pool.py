@@ -77,6 +77,18 @@ class WorkerPool:
             raise
 
     def _start(self, number: int) -> None:
+        try:
+            self._start_process(number)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise ResourceExhaustedError(
+                Code.RESOURCE_EXHAUSTED,
+                f"start DataLoader worker {number}: {error.strerror}: each takes some descriptors, and this process may have "
+                f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n): raise that, close files, or give fewer workers",
+            ) from error
+
+    def _start_process(self, number: int) -> None:
         ours, theirs = self._context.Pipe()
         self.pipes[number] = ours  # from here on, a forked child closes it
         try:
@@ -293,9 +305,10 @@ def _unfinished(workers: List[int]) -> str:
 
 def worker_deaths(deaths: List[str]) -> RuntimeError:
     """Returns the error after too many deaths."""
+    killed = "If the system killed them, memory may be short: use fewer workers, or smaller batches. " if any(" by signal" in each for each in deaths) else ""
     return RuntimeError(
-        f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. If they were "
-        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 the trainer shows where it happens, but a signal ends it"
+        f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. {killed}What they wrote before they "
+        "ended says why. With num_workers=0 the trainer shows where it happens, but a signal ends it"
     )
 
 
