@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "client/cli/command.h"
 
@@ -57,9 +59,15 @@ void ContactSheet::Write(const std::string& path) const {
   header.bit_depth = 8;
   header.color_type = SPNG_COLOR_TYPE_TRUECOLOR;
   Check(spng_set_ihdr(png.get(), &header), path);
-  Check(spng_encode_image(png.get(), pixels_.data(), pixels_.size(), SPNG_FMT_PNG, SPNG_ENCODE_FINALIZE),
-        path);
-  if (std::fflush(file.get()) != 0) throw ToolError("write " + path + ": " + std::strerror(errno));
+  const int encoded =
+      spng_encode_image(png.get(), pixels_.data(), pixels_.size(), SPNG_FMT_PNG, SPNG_ENCODE_FINALIZE);
+  if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) {
+    const std::string reason = std::strerror(errno);
+    std::error_code ignored;  // half a picture is of no use to anybody
+    if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+    throw ToolError("write " + path + ": " + reason);
+  }
+  Check(encoded, path);
 }
 
 }  // namespace pinfeed

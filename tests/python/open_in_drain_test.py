@@ -143,7 +143,7 @@ def test_the_wait_ends(tmp_path, arrays):
         shared = start_job(arrays, daemon.address, open_timeout=10, share="queue", group="g", group_size=2)
         by_default = start_job(arrays, daemon.address, open_timeout=10)
         (kind, text), _ = end_of(by_address)
-        assert kind == "UnavailableError" and f"the daemon at {daemon.address} is stopping, and no other came within 10.0" in text
+        assert kind == "UnavailableError" and f"the daemon at {daemon.address} has ended or is stopping, and no other came within 10.0" in text
         (kind, text), _ = end_of(shared)
         assert kind == "UnavailableError" and "share='queue': no system-wide daemon" in text and "is stopping, and no other came" in text
         (address, batch), error = end_of(by_default)

@@ -49,9 +49,9 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenFirst() {
     const nanoseconds left = deadline - steady_clock::now();
     if (left <= Backoff::kFirst) {
       if (!stops) return tried;
-      return Unavailable("the daemon at " + options_.address + " is stopping, and no other came within " +
-                         Seconds(options_.open_timeout) +
-                         " (the open timeout); the last try: " + tried.message());
+      return Unavailable(
+          "the daemon at " + options_.address + " has ended or is stopping, and no other came within " +
+          Seconds(options_.open_timeout) + " (the open timeout); the last try: " + tried.message());
     }
     std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
   }
