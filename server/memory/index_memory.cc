@@ -9,7 +9,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kLittle = uint64_t{1} << 20;  // is not asked for
+constexpr uint64_t kUnasked = uint64_t{1} << 20;  // is not asked for
 constexpr uint64_t kStep = uint64_t{8} << 20;
 
 }  // namespace
@@ -23,7 +23,7 @@ IndexMemory::~IndexMemory() {
 Status IndexMemory::Add(uint64_t bytes) {
   const MutexLock lock(mutex_);
   needed_ += bytes;
-  if (needed_ <= std::max(kLittle, reserved_)) return OkStatus();
+  if (needed_ <= std::max(kUnasked, reserved_)) return OkStatus();
   const uint64_t more = std::max(kStep, needed_ - reserved_);
   ASSIGN_OR_RETURN(HostMemoryLedger::Reservation reservation, ledger_.ReserveForIndex(more));
   reservations_.push_back(std::move(reservation));
