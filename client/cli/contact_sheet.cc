@@ -48,7 +48,7 @@ void ContactSheet::Place(size_t index, const uint8_t* pixels) {
 }
 
 void ContactSheet::Write(const std::string& path) const {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
   if (file == nullptr) throw ToolError("write " + path + ": " + std::strerror(errno));
   const std::unique_ptr<spng_ctx, void (*)(spng_ctx*)> png(spng_ctx_new(SPNG_CTX_ENCODER), spng_ctx_free);
   if (png == nullptr) throw ToolError("write " + path + ": no memory for the PNG encoder");
@@ -61,13 +61,14 @@ void ContactSheet::Write(const std::string& path) const {
   Check(spng_set_ihdr(png.get(), &header), path);
   const int encoded =
       spng_encode_image(png.get(), pixels_.data(), pixels_.size(), SPNG_FMT_PNG, SPNG_ENCODE_FINALIZE);
-  if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::error_code ignored;  // half a picture is of no use to anybody
-    if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
-    throw ToolError("write " + path + ": " + reason);
-  }
-  Check(encoded, path);
+  const bool failed = std::ferror(file.get()) != 0;
+  const int written = failed ? errno : 0;
+  if (std::fclose(file.release()) == 0 && !failed) return Check(encoded, path);
+  const std::string reason = std::strerror(failed ? written : errno);
+  std::error_code ignored;  // half a picture is of no use to anybody
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)))
+    std::filesystem::remove(path, ignored);
+  throw ToolError("write " + path + ": " + reason);
 }
 
 }  // namespace pinfeed

@@ -21,7 +21,6 @@
 #include "server/daemon/service_environment.h"
 #include "server/daemon/shutdown_deadline.h"
 #include "server/daemon/startup_signal_watcher.h"
-#include "server/memory/host_memory_ledger.h"
 #include "server/metrics/status_json.h"
 
 namespace pinfeed {

@@ -95,7 +95,7 @@ class Dataset {
   virtual Prefetched Prefetch(uint64_t /*id*/, uint64_t /*count*/, size_t /*field*/) const { return {}; }
 
   // Whether another open would find the same samples, as far as the storage tells. Does not look at what
-  // Location::Stamp covers.
+  // Location::StampOf covers.
   virtual bool IsCurrent() const { return true; }
 
   // Returns where the sample is stored, for messages: "train/cat/0001.jpg", "images.npy[17]".

@@ -196,7 +196,9 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
 void FolderScan::Merge(const Task& task, Result<Found> result) {
   const MutexLock lock(mutex_);
   if (!result.ok()) {
-    Fail(task, result.status());
+    const bool no_memory = result.status().code() == Code::kResourceExhausted;
+    Fail(no_memory ? Task() : task, result.status());
+    if (no_memory) pending_.clear();
   } else if (result->id == dataset_id_) {
     Fail(task, InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(task.path) +
                                " leads by a symbolic link to the dataset itself; remove the link"));
@@ -215,7 +217,7 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
     files_ += found.folder.names.size();
     const uint64_t bytes = found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
     bytes_ += bytes;
-    if (Status memory = memory_.Add(bytes); !memory.ok()) Fail(task, std::move(memory));
+    const Status memory = memory_.Add(bytes);
     for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
       bytes_ += path->size();
       pending_.push_back({task.start, std::move(*path)});
@@ -224,8 +226,8 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
     changed_meanwhile_ |= found.changed;
     if (found.version) listed_.push_back({task.path, *found.version});
     if (found.keep) Keep(found);
-    if (bytes_ > PackedNames::kMaxBytes) {
-      Fail({}, TooLarge(base_));
+    if (!memory.ok() || bytes_ > PackedNames::kMaxBytes) {
+      Fail({}, memory.ok() ? TooLarge(base_) : memory.WithContext("list " + QuotePath(base_.path())));
       pending_.clear();
     }
   }

@@ -87,8 +87,8 @@ struct FeedShare {
   const uint32_t max_workers;  // so that processors stay free; see MaxWorkers
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
-  // Large samples of it had to wait for memory. Feeds of which this is true may have half of the workers
-  // together, so that others do not wait for those that wait.
+  // A large sample of it had to wait for memory that others had. From then on, feeds of which this is true
+  // may have half of the workers together, so that others do not wait for those that wait.
   std::atomic<bool> memory_is_short{false};
   PoolShare workers;
   PoolShare readers;

@@ -10,7 +10,6 @@
 #include "server/loading/cache_fill.h"
 #include "server/loading/piece_task.h"
 #include "server/loading/read_ahead.h"
-#include "server/loading/sample_buffers.h"
 
 namespace pinfeed {
 namespace {
@@ -263,8 +262,6 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
     sum.read_ns += times.read_ns;
     sum.decode_ns += times.decode_ns;
     scratch.durations().Record(times);
-    if (std::exchange(scratch.buffers().waited, false))
-      request.share()->memory_is_short.store(true, std::memory_order_relaxed);
     if (read_ahead_ != nullptr) read_ahead_->Took(place + (i - begin), times.read_ns);
     if (times.fetched) fetched[i - begin].reset();
     if (!status.ok()) {

@@ -6,6 +6,8 @@
 #include <new>
 #include <vector>
 
+#include "common/base/log.h"
+#include "server/loading/feed_share.h"
 #include "server/loading/image_source.h"
 #include "server/loading/sample_loader.h"
 #include "server/memory/host_memory_ledger.h"
@@ -21,7 +23,6 @@ struct SampleScratch::Buffers {
   GeometryPlan plan;
   GeometryScratch geometry;
   MaskScratch mask;
-  bool waited = false;  // for memory that other large samples had; see FeedShare::memory_is_short
 
   void Trim() {
     // Buffers that one giant sample made larger than this are given back after it.
@@ -44,7 +45,14 @@ inline Status NoMemory() {
 // Loads a field of a sample, once more and alone if other large samples had the memory meanwhile. `load`
 // writes nothing that a second call could not write again when it fails for want of memory.
 template <typename Load>
-Status WithMemory(SampleScratch::Buffers& buffers, const Load& load) {
+Status WithMemory(SampleScratch& scratch, const Load& load) {
+  const auto waiting = [&scratch] {
+    FeedShare* const share = scratch.share();
+    if (share != nullptr && !share->memory_is_short.exchange(true))
+      spdlog::warn(
+          "feed {}: large samples wait for memory; from now on, such feeds have half of the workers together",
+          share->feed);
+  };
   LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
   Status status;
   while (true) {
@@ -54,9 +62,8 @@ Status WithMemory(SampleScratch::Buffers& buffers, const Load& load) {
       attempts.Refuse();
       status = NoMemory();
     }
-    buffers.Trim();
-    if (status.ok() || !attempts.Again()) return status;
-    buffers.waited = true;
+    scratch.buffers().Trim();
+    if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }
 

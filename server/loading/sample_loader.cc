@@ -338,17 +338,17 @@ Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key, con
   SampleScratch::Buffers& buffers = scratch.buffers();
   if (program.image.has_value()) {
     RETURN_IF_ERROR(
-        WithMemory(buffers, [&] { return program.LoadImage(source, key, places, buffers, times); }));
+        WithMemory(scratch, [&] { return program.LoadImage(source, key, places, buffers, times); }));
   }
   for (size_t i = 0; i < fields.size() && status.ok(); ++i) {
     if (i == program.image) continue;
     if (fields[i].kind == FieldKind::kRagged) {
       status = WithMemory(
-          buffers, [&] { return program.LoadRows(source, key.id, i, outputs_[i], places, buffers, times); });
+          scratch, [&] { return program.LoadRows(source, key.id, i, outputs_[i], places, buffers, times); });
       continue;
     }
     if (!program.masks.empty() && program.masks[i]) {
-      status = WithMemory(buffers, [&] {
+      status = WithMemory(scratch, [&] {
         return program.LoadMask(source, key.id, *program.masks[i], places[i], buffers, times);
       });
       continue;

@@ -63,6 +63,8 @@ struct alignas(64) SampleDurations {
   }
 };
 
+struct FeedShare;
+
 // A worker thread's reusable buffers (encoded bytes, decoded image, resize weights and rows) and its
 // statistics. One a thread; grows to the largest sample seen, but gives back what one made larger than 64
 // MiB. Threads: all may read `durations` and `sample`, the rest is the one thread's.
@@ -80,11 +82,15 @@ class SampleScratch {
   // The sample that is being loaded, or was last: for who asks what a thread hangs at.
   void Begin(uint64_t sample) { sample_.store(sample, std::memory_order_relaxed); }
   uint64_t sample() const { return sample_.load(std::memory_order_relaxed); }
+  // Whom the thread works for; null: nobody. The caller keeps it meanwhile.
+  void SetShare(FeedShare* share) { share_ = share; }
+  FeedShare* share() const { return share_; }
 
  private:
   std::unique_ptr<Buffers> buffers_;
   SampleDurations durations_;
   std::atomic<uint64_t> sample_{0};
+  FeedShare* share_ = nullptr;
 };
 
 // Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In

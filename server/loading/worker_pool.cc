@@ -145,7 +145,7 @@ uint32_t WorkerPool::MoreThreads(const FeedShare& share) const {
   uint32_t more = UINT32_MAX;
   if (const uint32_t limit = share.MaxWorkers(); IsLimit(limit))
     more = less(limit, share.In(kind_).running.load(std::memory_order_relaxed));
-  if (share.memory_is_short.load(std::memory_order_relaxed))
+  if (kind_ == PoolKind::kWorkers && share.memory_is_short.load(std::memory_order_relaxed))
     more = std::min(more, less(std::max(thread_count_ / 2, 1U), short_of_memory_));
   if (max_per_user_ >= thread_count_) return more;
   const auto working = working_.find(share.owner);
@@ -250,6 +250,7 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     const Clock::time_point start = Clock::now();
     activity.feed.store(chunk.share->feed, std::memory_order_relaxed);
     activity.since.store(start.time_since_epoch().count(), std::memory_order_release);
+    scratch.SetShare(chunk.share.get());
     task.Run(chunk.begin, chunk.end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());

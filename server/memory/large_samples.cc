@@ -20,11 +20,12 @@ LargeSamples::Attempts::~Attempts() {
   all_.EndLocked(*this);
 }
 
-bool LargeSamples::Attempts::Again() {
+bool LargeSamples::Attempts::Again(const std::function<void()>& waiting) {
   if (!refused_ || tried_again_) return false;
   tried_again_ = true;
   const MutexLock lock(all_.mutex_);
   all_.EndLocked(*this);
+  if (waiting && (all_.large_ > 0 || all_.IsTurnOfOtherLocked(*this))) waiting();
   while (all_.IsTurnOfOtherLocked(*this)) all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_);
   all_.turn_ = this;
   all_.turn_ends_ = Clock::now() + all_.longest_turn_;

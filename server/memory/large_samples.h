@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 
 #include "common/base/sync.h"
 
@@ -37,9 +38,9 @@ class LargeSamples {
     // Memory was refused to the attempt.
     void Refuse() { refused_ = true; }
     // Whether to try a failed attempt once more: memory was refused to it, and it is this thread's turn now.
-    // Waits for the turn, and until no other thread holds the memory of a large sample. Precondition: the
-    // large buffers of the attempt are free.
-    bool Again();
+    // Waits for the turn, and until no other thread holds the memory of a large sample. Calls `waiting`
+    // before it waits, which must not load a sample. Precondition: the large buffers of the attempt are free.
+    bool Again(const std::function<void()>& waiting = nullptr);
 
    private:
     friend class LargeSamples;

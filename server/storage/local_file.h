@@ -4,8 +4,6 @@
 // component (openat2(2), RESOLVE_BENEATH).
 #pragma once
 
-#include <time.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -21,10 +19,6 @@
 #include "server/storage/storage.h"
 
 namespace pinfeed {
-
-inline int64_t Nanoseconds(const timespec& time) {
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
 
 // The id of the file system of an open file or directory, if its versions (FileVersion, FolderVersion) tell
 // whether it has changed. Not those of file systems that store whatever times they are given.

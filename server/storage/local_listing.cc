@@ -122,6 +122,7 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
   const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
   if (!directory) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
+  Stamp of_all = stamp;
   uint64_t entries = 0;
   size_t count = 0;
   while (true) {
@@ -137,14 +138,14 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
     if (++count > kMaxStamped) return stamp;
     const std::optional<NodeStat> of_entry = StatNode(::dirfd(directory.get()), entry->d_name);
     if (!of_entry) continue;
-    Stamp one{kStart, stamp.changed_ns};
+    Stamp one{kStart, of_all.changed_ns};
     MixStat(*of_entry, one);
     if (S_ISLNK(of_entry->mode)) MixTarget(*this, JoinPath(below, name), one);
     entries += one.value;  // a sum, since readdir has no order
-    stamp.changed_ns = one.changed_ns;
+    of_all.changed_ns = one.changed_ns;
   }
-  Mix(entries, stamp.value);
-  return stamp;
+  Mix(entries, of_all.value);
+  return of_all;
 }
 
 }  // namespace pinfeed

@@ -44,13 +44,14 @@ class ImageIndex {
   };
   const Directory& DirectoryOf(uint64_t id) const;
   void Add(FolderScan::Folder folder, uint32_t label);
-  // Leaves out of checked_ what Location::Stamp covers, and all of it if that is too much.
+  // Leaves out of checked_ what Location::StampOf covers, and all of it if that is too much.
   void ChooseChecked(const Location& base, size_t root_entries);
 
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
   PackedNames names_;                   // the files' names, by sample
-  // That IsCurrent looks at. nullopt: one changed while it was listed, so that entries may be missing.
+  // That IsCurrent looks at. nullopt: one changed while it was listed or shortly before, so that entries may
+  // be missing.
   std::optional<std::vector<FolderScan::Listed>> checked_;
   size_t longest_path_ = 0;  // in bytes
 };

@@ -197,7 +197,7 @@ class SeparatedValues final : public TableReader {
     const std::string& first = names.front().text;
     if (first.starts_with("\xff\xfe") || first.starts_with("\xfe\xff"))
       return RowError(source_.file(), 1, "the file is UTF-16; save it as UTF-8");
-    if (names.size() == 1 && first.find(';') != std::string::npos)
+    if (names.size() == 1 && !names.front().quoted && first.find(';') != std::string::npos)
       return RowError(source_.file(), line_,
                       "the first row names one column with a semicolon, " + QuotePath(first) +
                           "; separate values by commas, or by tabs in a .tsv");

@@ -31,7 +31,7 @@ from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
 from .samplers import InfiniteSampler, batches_of, default_sampler
 from .share import Share, share_of
-from .worker_iterator import WorkerIterator
+from .worker_iterator import MAX_SLOTS, WorkerIterator
 from .worker_pool import WorkerPool, this_process
 
 _Batch = TypeVar("_Batch", covariant=True)
@@ -120,6 +120,7 @@ class DataLoader(Generic[_Batch]):
     _batched: bool
     _kind: Kind
     _capacity: int  # of a batch, once known; else 0
+    _most_slots: int  # for which the daemon had memory
     _warned_of_size: bool  # a batch did not fit into a slot
     _structure: str  # of a batch, once known, if others share it
     _max_batch_bytes: int  # 0: what the first batch needs
@@ -236,6 +237,7 @@ class DataLoader(Generic[_Batch]):
         self._address = None if address is None else os.fspath(address)
         self._len_called = None
         self._capacity = self._max_batch_bytes
+        self._most_slots = MAX_SLOTS
         self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._structure = ""

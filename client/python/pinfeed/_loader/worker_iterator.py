@@ -40,7 +40,7 @@ from .worker_pool import worker_deaths
 if TYPE_CHECKING:
     from .data_loader import DataLoader
 
-_MIN_SLOTS, _MAX_SLOTS = 3, 64
+_MIN_SLOTS, MAX_SLOTS = 3, 64
 _HELD_SLOTS = 2  # by the trainer: the batch in use, and the one before it
 _MIN_SLACK_BYTES = 64 * 1024
 _PAGE = 4096
@@ -95,12 +95,12 @@ class WorkerIterator(LoaderIterator):
         in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
         spare = 1 if loader._retry_after else 0  # which the daemon keeps for batches that go to a second worker
         self._least_slots = _MIN_SLOTS + spare
-        self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), _MAX_SLOTS)
+        self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._most_slots)
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
             self._ahead = in_flight + 1
-            self._slots = min(max(self._ahead, _MIN_SLOTS), _MAX_SLOTS)
+            self._slots = min(max(self._ahead, _MIN_SLOTS), MAX_SLOTS)
             self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, loader._starts(), epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
@@ -234,7 +234,7 @@ class WorkerIterator(LoaderIterator):
                     # A worker's place in the data, or the other members, rely on the number of slots.
                     if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
                         raise
-                    self._slots = max(self._least_slots, self._slots // 2)
+                    self._slots = loader._most_slots = max(self._least_slots, self._slots // 2)
             _served.add(loader._address)
             if self._slots < wanted:
                 logger.warning(
@@ -246,7 +246,7 @@ class WorkerIterator(LoaderIterator):
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
             if error.code == Code.RESOURCE_EXHAUSTED:
-                size = f"{wanted} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
+                size = f"{self._slots} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
                 raise ResourceExhaustedError(error.code, f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
             raise
         supervisor = None
