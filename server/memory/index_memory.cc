@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/index_memory.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "common/os/freed_memory.h"
 
 namespace pinfeed {
 namespace {
@@ -17,7 +17,7 @@ constexpr uint64_t kStep = uint64_t{8} << 20;
 IndexMemory::~IndexMemory() {
   const MutexLock lock(mutex_);
   // The allocator keeps much of what many small objects took, which would count as used by nobody.
-  if (reserved_ > 0) ::malloc_trim(0);
+  if (reserved_ > 0) ReturnFreedMemory();
 }
 
 Status IndexMemory::Add(uint64_t bytes) {

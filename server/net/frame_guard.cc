@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/frame_guard.h"
 
-#include <malloc.h>
 #include <sys/epoll.h>
 
 #include <utility>
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/os/freed_memory.h"
 #include "server/net/socket_stream.h"
 
 namespace pinfeed {
@@ -170,7 +170,7 @@ void FrameGuard::Sweep() {
   // glibc keeps freed memory until it is trimmed.
   if (ended_ >= kTrimAfterEnded && clients_.size() < kTrimAfterEnded) {
     ended_ = 0;
-    ::malloc_trim(0);
+    ReturnFreedMemory();
   }
   services_.accounts.ForgetUnused(now);
   loop_->At(now + kSweepInterval, [this] { Sweep(); });

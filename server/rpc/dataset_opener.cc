@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/dataset_opener.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
+#include "common/os/freed_memory.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -208,7 +207,7 @@ void DatasetOpener::Run(uid_t user, const DatasetSpec& place) {
   if (!task) return;
   if (!task->closing.empty()) {
     task->closing.clear();
-    ::malloc_trim(0);  // the allocator keeps much of what many small objects took
+    ReturnFreedMemory();  // the allocator keeps much of what many small objects took
     EndTask(place);
     return;
   }
