@@ -18,6 +18,12 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxThreads = 16;
 constexpr size_t kAskedBytes = size_t{1} << 20;
 
+// What it takes to pack so many entries, and to pick and keep names of them.
+uint64_t PackingBytes(uint64_t entries, uint64_t bytes) {
+  return entries * (sizeof(DirectoryEntry) + sizeof(std::string_view)) + bytes +
+         PackedNames::MemoryOf(entries, bytes);
+}
+
 // Packs entries in the bytewise order of their names.
 std::string Pack(std::string_view unsorted, size_t count) {
   std::vector<DirectoryEntry> entries;
@@ -48,9 +54,9 @@ Status FolderScan::TooLarge(const Location& base) {
 
 Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::vector<std::string>& starts) {
   const Clock::time_point began = Clock::now();
-  if (options_.store != nullptr) saved_ = options_.store->Load(base_.path());
   {
     const MutexLock lock(mutex_);
+    if (options_.store != nullptr) saved_ = options_.store->Load(base_.path(), memory_);
     folders_.resize(starts.size());
     for (size_t i = starts.size(); i-- > 0;) pending_.push_back({i, starts[i]});
   }
@@ -142,6 +148,15 @@ std::optional<FolderScan::Task> FolderScan::Next() {
 Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   Found found;
   found.folder.path = task.path;
+  std::optional<HostMemoryLedger::Reservation> next;  // memory that is about to be taken
+  const auto ask = [&](uint64_t bytes) -> Status {
+    next.reset();  // what was asked for before has been taken
+    Result<HostMemoryLedger::Reservation> reservation = options_.ledger.ReserveForIndex(bytes);
+    if (!reservation.ok())
+      return reservation.status().WithContext("list " + QuotePath(base_.FullPath(task.path)));
+    next.emplace(*std::move(reservation));
+    return OkStatus();
+  };
   std::string unsorted;
   size_t asked = 0;  // bytes of them for which memory was asked
   size_t count = 0;
@@ -150,11 +165,9 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
       return TooLarge(base_);
     PackedEntries::Append(entry, unsorted);
     ++count;
-    // They are there twice when they are packed.
     if (unsorted.size() - asked < kAskedBytes) return OkStatus();
-    const Status memory = memory_.Add(2 * (unsorted.size() - asked));
     asked = unsorted.size();
-    return memory.WithContext("list " + QuotePath(base_.FullPath(task.path)));
+    return ask(asked + kAskedBytes);  // the string may move while it grows
   };
   PackedEntries entries;
   const auto recall = [&](const FolderVersion& version) {
@@ -167,11 +180,15 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   ASSIGN_OR_RETURN(const Location::Listing listing, base_.List(task.path, visit, recall));
   found.id = listing.id;
   found.recalled = listing.recalled;
+  const uint64_t entries_bytes = listing.recalled ? entries.bytes().size() : unsorted.size();
+  found.memory_asked = entries_bytes >= kAskedBytes;
+  if (found.memory_asked)
+    RETURN_IF_ERROR(ask(PackingBytes(listing.recalled ? entries.Count() : count, entries_bytes)));
   if (!listing.recalled) {
     found.entries = Pack(unsorted, count);
     entries = PackedEntries(found.entries);
   }
-  found.entries_bytes = entries.bytes().size();
+  found.entries_bytes = entries_bytes;
   found.version = listing.version;
   found.changed = listing.changed || (found.version && !IsSettled(found.version->changed_ns, began));
   const auto may_keep = [&](const FolderVersion& version) {
@@ -214,15 +231,17 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
   } else {
     Found& found = *result;
     ++(found.recalled ? counts_.recalled : counts_.listed);
-    files_ += found.folder.names.size();
-    const uint64_t bytes = found.folder.path.size() + sizeof(Found) + found.folder.names.bytes();
-    bytes_ += bytes;
-    const Status memory = memory_.Add(bytes);
+    const PackedNames& names = found.folder.names;
+    const uint64_t bytes = found.folder.path.size() + sizeof(Found);
+    bytes_ += bytes + names.bytes();
+    const uint64_t contents = PackedNames::MemoryOf(names.size(), names.bytes()) + found.entries.size();
+    files_ += names.size();
+    const Status memory = memory_.Add(bytes + (found.memory_asked ? 0 : contents));
     for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
       bytes_ += path->size();
       pending_.push_back({task.start, std::move(*path)});
     }
-    if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
+    if (names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
     changed_meanwhile_ |= found.changed;
     if (found.version) listed_.push_back({task.path, *found.version});
     if (found.keep) Keep(found);
@@ -269,7 +288,7 @@ void FolderScan::Save() {
   for (const Kept& kept : kept_)
     folders.push_back(
         {kept.version, kept.recalled ? saved_->Find(kept.version)->bytes() : std::string_view(kept.entries)});
-  options_.store->Save(base_.path(), folders);
+  options_.store->Save(base_.path(), folders, memory_);
 }
 
 }  // namespace pinfeed

@@ -42,6 +42,7 @@ class FolderScan {
     std::function<int64_t()> now = nullptr;
     std::chrono::steady_clock::duration progress_interval = std::chrono::seconds(5);
     uint64_t max_kept_bytes = IndexStore::kMaxFileBytes;
+    HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess();
   };
   // Directories that changed less than this before they were listed are not kept: another change may have the
   // same time, on a server with a clock of its own as well.
@@ -94,6 +95,7 @@ class FolderScan {
     std::string entries;         // packed; empty if they are known
     uint64_t entries_bytes = 0;  // also of known ones
     bool recalled = false;
+    bool memory_asked = false;  // for what is here
   };
   struct Error {
     size_t start = 0;
@@ -125,14 +127,14 @@ class FolderScan {
   const NodeId dataset_id_;
   const Take take_;
   const Options options_;
-  mutable IndexMemory memory_;         // destroyed after what the scan found
-  std::optional<SavedFolders> saved_;  // from the last scan
-  std::vector<std::thread> threads_;   // of Run's thread only
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Task> pending_ PF_GUARDED_BY(mutex_);  // the next one last
-  size_t active_ PF_GUARDED_BY(mutex_) = 0;          // directories that threads are looking into
+  IndexMemory memory_ PF_GUARDED_BY(mutex_){options_.ledger};  // destroyed after what the scan found
+  std::optional<SavedFolders> saved_;                          // from the last scan
+  std::vector<std::thread> threads_;                           // of Run's thread only
+  std::vector<Task> pending_ PF_GUARDED_BY(mutex_);            // the next one last
+  size_t active_ PF_GUARDED_BY(mutex_) = 0;                    // directories that threads are looking into
   std::map<std::pair<size_t, NodeId>, std::string> seen_ PF_GUARDED_BY(mutex_);  // by start; the path
   std::vector<std::vector<Folder>> folders_ PF_GUARDED_BY(mutex_);
   std::vector<Listed> listed_ PF_GUARDED_BY(mutex_);

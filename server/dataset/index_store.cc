@@ -95,15 +95,15 @@ Result<std::unique_ptr<IndexStore>> IndexStore::Open(std::string directory) {
   return std::unique_ptr<IndexStore>(new IndexStore(std::move(directory), std::move(fd)));
 }
 
-std::optional<SavedFolders> IndexStore::Load(std::string_view dataset) {
+std::optional<SavedFolders> IndexStore::Load(std::string_view dataset, IndexMemory& memory) {
   const std::string name = FileName(dataset);
-  Result<std::optional<SavedFolders>> saved = Read(name);
+  Result<std::optional<SavedFolders>> saved = Read(name, memory);
   if (saved.ok()) return *std::move(saved);
   Warn(saved.status().WithContext("use " + QuotePath(path_ + "/" + name)));
   return std::nullopt;
 }
 
-Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name) const {
+Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name, IndexMemory& memory) const {
   const UniqueFd fd(::openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && errno == ENOENT) return std::optional<SavedFolders>();
   if (!fd) return ErrnoStatus("open", errno);
@@ -113,19 +113,21 @@ Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name) co
   RETURN_IF_ERROR(CheckOwner(info, "the file"));
   if (info.st_size < 0 || static_cast<uint64_t>(info.st_size) > kMaxFileBytes)
     return DataLoss("it is larger than " + std::to_string(kMaxFileBytes) + " bytes");
+  RETURN_IF_ERROR(memory.Add(static_cast<uint64_t>(info.st_size)));
   ASSIGN_OR_RETURN(std::string bytes, ReadAll(fd.get(), static_cast<size_t>(info.st_size)));
   ASSIGN_OR_RETURN(SavedFolders saved, SavedFolders::Parse(std::move(bytes)));
   static_cast<void>(::futimens(fd.get(), nullptr));  // for MakeRoom, which can do without
   return std::optional<SavedFolders>(std::move(saved));
 }
 
-void IndexStore::Save(std::string_view dataset, std::vector<SavedFolder>& folders) {
+void IndexStore::Save(std::string_view dataset, std::vector<SavedFolder>& folders, IndexMemory& memory) {
   const uint64_t bytes = SavedFoldersBytes(folders);
   const std::string name = FileName(dataset);
   Status written = ResourceExhausted("its " + std::to_string(bytes) + " bytes exceed the limit of " +
                                      std::to_string(kMaxFileBytes));
   try {
-    if (bytes <= kMaxFileBytes) written = Write(name, EncodeSavedFolders(folders));
+    if (bytes <= kMaxFileBytes) written = memory.Add(bytes);
+    if (written.ok()) written = Write(name, EncodeSavedFolders(folders));
   } catch (const std::bad_alloc&) {
     written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
   }

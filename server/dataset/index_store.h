@@ -15,6 +15,7 @@
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
 #include "server/dataset/saved_folders.h"
+#include "server/memory/index_memory.h"
 
 namespace pinfeed {
 
@@ -32,10 +33,10 @@ class IndexStore {
   // Makes the directory if need be.
   static Result<std::unique_ptr<IndexStore>> Open(std::string directory);
 
-  // `dataset` is the path of its Location.
-  std::optional<SavedFolders> Load(std::string_view dataset);
+  // `dataset` is the path of its Location. `memory` is asked for what is read or written.
+  std::optional<SavedFolders> Load(std::string_view dataset, IndexMemory& memory);
   // Changes `folders` as EncodeSavedFolders does.
-  void Save(std::string_view dataset, std::vector<SavedFolder>& folders);
+  void Save(std::string_view dataset, std::vector<SavedFolder>& folders, IndexMemory& memory);
 
   // Directories of all scans since the start.
   struct Counts {
@@ -48,7 +49,7 @@ class IndexStore {
  private:
   IndexStore(std::string path, UniqueFd directory)
       : path_(std::move(path)), directory_(std::move(directory)) {}
-  Result<std::optional<SavedFolders>> Read(const std::string& name) const;
+  Result<std::optional<SavedFolders>> Read(const std::string& name, IndexMemory& memory) const;
   Status Write(const std::string& name, std::string_view bytes);
   // Removes the store's files that were used longest ago until a file of `bytes` has room, and temporary ones
   // that an ended daemon left.

@@ -43,6 +43,10 @@ class PackedNames {
   }
   uint64_t size() const { return ends_.size(); }
   uint64_t bytes() const { return names_.size(); }
+  // What so many names take in memory.
+  static constexpr uint64_t MemoryOf(uint64_t names, uint64_t bytes) {
+    return names * sizeof(uint32_t) + bytes;
+  }
   // Valid until the next Add.
   std::string_view operator[](uint64_t i) const {
     const uint32_t begin = i == 0 ? 0 : ends_[i - 1];

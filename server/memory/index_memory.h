@@ -3,18 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <optional>
 
 #include "common/base/result.h"
-#include "common/base/sync.h"
 #include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
 
-// Purpose: reserves memory of the host's ledger in steps, as an index grows. Threads: any.
-// Lifetime: make it before the index and what is needed to make it. At its end it gives back the
-// reservations, and to the system what was freed meanwhile. Errors: kResourceExhausted if the host lacks the
-// memory.
+// Purpose: reserves memory of the host's ledger in steps, as an index grows. Only the last step is reserved:
+// what was asked for before has been taken, which shows in what the host has left. Threads: one at a time.
+// Lifetime: make it before the index and what is needed to make it. At its end it gives back to the system
+// what was freed meanwhile. Errors: kResourceExhausted if the host lacks the memory.
 class IndexMemory {
  public:
   explicit IndexMemory(HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess()) : ledger_(ledger) {}
@@ -22,15 +21,16 @@ class IndexMemory {
   IndexMemory(const IndexMemory&) = delete;
   IndexMemory& operator=(const IndexMemory&) = delete;
 
-  // So many bytes more are about to be taken.
-  Status Add(uint64_t bytes) PF_EXCLUDES(mutex_);
+  // So many bytes more are about to be taken, and those of earlier calls have been.
+  Status Add(uint64_t bytes);
 
  private:
+  static constexpr uint64_t kUnasked = uint64_t{1} << 20;  // is not asked for
+  static constexpr uint64_t kStep = uint64_t{8} << 20;
+
   HostMemoryLedger& ledger_;
-  Mutex mutex_;
-  uint64_t needed_ PF_GUARDED_BY(mutex_) = 0;
-  uint64_t reserved_ PF_GUARDED_BY(mutex_) = 0;
-  std::vector<HostMemoryLedger::Reservation> reservations_ PF_GUARDED_BY(mutex_);
+  uint64_t left_ = kUnasked;  // of what was reserved
+  std::optional<HostMemoryLedger::Reservation> last_step_;
 };
 
 }  // namespace pinfeed

@@ -87,6 +87,11 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
 }  // namespace
 
 Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
+  IndexMemory memory;
+  const auto ask = [&](uint64_t bytes) {
+    const Status asked = memory.Add(bytes);
+    return asked.ok() ? asked : asked.WithContext("index " + QuotePath(base.path()));
+  };
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
@@ -96,6 +101,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
+      // The list may move while it grows.
+      RETURN_IF_ERROR(ask(entry.name.size() + 3 * sizeof(std::string)));
       index.classes_.emplace_back(entry.name);
     } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
       stray_image = entry.name;
@@ -125,19 +132,23 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   if (index.checked_) index.ChooseChecked(base, entries);
   uint64_t images = 0;
   uint64_t names_bytes = 0;
+  uint64_t folders = 0;
   for (size_t label = 0; label < found.size(); ++label) {
     if (found[label].empty()) {
       return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
                              QuotePath(index.classes_[label]) +
                              " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
     }
+    folders += found[label].size();
     for (const FolderScan::Folder& folder : found[label]) {
       images += folder.names.size();
       names_bytes += folder.names.bytes();
     }
   }
   if (names_bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
+  RETURN_IF_ERROR(ask(PackedNames::MemoryOf(images, names_bytes) + folders * sizeof(Directory)));
   index.names_.Reserve(images, names_bytes);
+  index.directories_.reserve(folders);
   for (uint32_t label = 0; label < found.size(); ++label)
     for (FolderScan::Folder& folder : found[label]) index.Add(std::move(folder), label);
   return index;

@@ -29,10 +29,9 @@ namespace {
 constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
-// Of a table, at most: a digit and a comma become a number, which is there twice while its column grows.
-constexpr uint64_t kIndexBytesPerByte = 8;
-// Of a class besides its name, which is there three times: its nodes in a set and a map, and a string.
-constexpr uint64_t kClassBytes = 256;
+// Of a class besides its name: its node in a set. Later, its node in a map and its string take two times as
+// much.
+constexpr uint64_t kClassBytes = 96;
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
@@ -135,6 +134,7 @@ class ManifestLoader {
   Status Load() {
     RETURN_IF_ERROR(FindTypes());
     RETURN_IF_ERROR(ChooseColumns());
+    RETURN_IF_ERROR(ReserveValues());
     return ReadValues();
   }
 
@@ -150,6 +150,7 @@ class ManifestLoader {
     std::string name;
     size_t index = kNone;
     std::set<std::string> classes = {};  // as they come
+    uint64_t bytes = 0;                  // of the classes
     std::map<std::string, int64_t> numbers = {};
   };
 
@@ -188,8 +189,11 @@ class ManifestLoader {
       ++info.samples;
       if (label_.index >= cells.size()) continue;
       if (auto* const text = std::get_if<std::string>(&cells[label_.index])) {
-        const uint64_t bytes = kClassBytes + 3 * text->size();
-        if (label_.classes.insert(std::move(*text)).second) RETURN_IF_ERROR(memory_.Add(bytes));
+        const uint64_t bytes = kClassBytes + text->size();
+        if (label_.classes.insert(std::move(*text)).second) {
+          label_.bytes += bytes;
+          RETURN_IF_ERROR(memory_.Add(bytes));
+        }
       }
       if (label_.classes.size() > kMaxClasses)
         return Fault("the column " + QuotePath(label_.name) + " has more than " +
@@ -251,6 +255,7 @@ class ManifestLoader {
     const ColumnType& type = types_[label_.index];
     if (type.is_text() && !type.is_mixed()) {
       RETURN_IF_ERROR(CheckClasses());
+      RETURN_IF_ERROR(memory_.Add(2 * label_.bytes));
       info.classes = {label_.classes.begin(), label_.classes.end()};
       SortByName(info.classes);
       for (size_t i = 0; i < info.classes.size(); ++i)
@@ -313,6 +318,18 @@ class ManifestLoader {
     return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
   }
 
+  // Asks for what the values take, and makes room for it.
+  Status ReserveValues() {
+    uint64_t bytes = images ? PackedNames::MemoryOf(info.samples, types_[image_column_].total()) : 0;
+    for (size_t i = 0; i < values.size(); ++i)
+      bytes += values[i].MemoryOf(info.samples, types_[field_columns_[i]].total());
+    RETURN_IF_ERROR(memory_.Add(bytes));
+    if (images) images->Reserve(info.samples, types_[image_column_].total());
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i].Reserve(info.samples, types_[field_columns_[i]].total());
+    return OkStatus();
+  }
+
   Status ReadValues() {
     ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
     std::vector<Cell> cells;
@@ -353,7 +370,7 @@ class ManifestLoader {
           (fault.empty() ? "makes the paths too long in total; split the dataset" : std::string(fault)));
     }
     images->Add(*path);
-    return OkStatus();
+    return images->bytes() <= types_[image_column_].total() ? OkStatus() : FileChanged();
   }
 
   IndexMemory& memory_;
@@ -436,8 +453,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
   IndexMemory memory;
   ManifestLoader loader(*file, kind, options, memory);
-  Status loaded = memory.Add(kIndexBytesPerByte * file->size());
-  if (loaded.ok()) loaded = loader.Load();
+  const Status loaded = loader.Load();
   if (loaded.code() == Code::kResourceExhausted)
     return loaded.WithContext("open manifest " + QuotePath(file->path()));
   RETURN_IF_ERROR(loaded);

@@ -43,6 +43,7 @@ void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, 
     has_words_ |= !written->empty() && std::holds_alternative<std::string>(cell);
     names_images_ &= written->empty() || IsNamedAsImage(*written);
     longest_ = std::max(longest_, written->size());
+    total_ += written->size();
   }
   if (kind_ == Kind::kMixed) return;
   const auto fail = [&](const std::string& what) {
@@ -83,6 +84,7 @@ void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, 
   kind_ = *common;
   shortest_ = std::min(shortest_, length);
   longest_ = std::max(longest_, length);
+  if (!written) total_ += length;
 }
 
 std::optional<Field> ColumnType::field() const {
@@ -116,6 +118,22 @@ std::optional<std::string_view> TextOf(const TableReader& table, const std::vect
   if (const auto written = table.Written(column)) return written;
   if (const auto* const text = std::get_if<std::string>(&cells[column])) return *text;
   return std::nullopt;
+}
+
+uint64_t ColumnValues::ValueBytes(uint64_t rows, uint64_t total) const {
+  if (!ragged_) return rows * max_bytes_;
+  const uint64_t longest = std::max<uint64_t>(static_cast<uint64_t>(spec_.shape[0]), 1);
+  return total * (max_bytes_ / longest);
+}
+
+uint64_t ColumnValues::MemoryOf(uint64_t rows, uint64_t total) const {
+  return ValueBytes(rows, total) + (ragged_ ? rows * sizeof(uint32_t) : 0);
+}
+
+void ColumnValues::Reserve(uint64_t rows, uint64_t total) {
+  reserved_bytes_ = ValueBytes(rows, total);
+  bytes_.reserve(reserved_bytes_);
+  if (ragged_) ends_.reserve(rows);
 }
 
 template <typename T>
@@ -154,7 +172,8 @@ void ColumnValues::Add(const Cell& cell) {
   add_list(std::get_if<NumberList<int64_t>>(&cell));
   add_list(std::get_if<NumberList<double>>(&cell));
   const size_t added = bytes_.size() - before;
-  if (ragged_ ? added > max_bytes_ || !is_list : added != max_bytes_) {
+  const bool is_value = ragged_ ? added <= max_bytes_ && is_list : added == max_bytes_;
+  if (!is_value || bytes_.size() > reserved_bytes_) {
     bytes_.resize(before);
   } else if (ragged_) {
     ends_.push_back(static_cast<uint32_t>(bytes_.size()));
@@ -163,6 +182,7 @@ void ColumnValues::Add(const Cell& cell) {
 
 void ColumnValues::AddText(std::string_view text) {
   if (spec_.dtype != DType::kUint8 || text.size() > max_bytes_) return;
+  if (text.size() > reserved_bytes_ - bytes_.size()) return;
   const std::span<const std::byte> value = std::as_bytes(std::span(text));
   bytes_.insert(bytes_.end(), value.begin(), value.end());
   ends_.push_back(static_cast<uint32_t>(bytes_.size()));

@@ -35,6 +35,7 @@ class ColumnType {
   // Whether every text so far that is not empty has an image's extension, and there is one.
   bool names_images() const { return is_text() && names_images_ && longest_ > 0; }
   size_t longest() const { return longest_; }  // the longest list, in elements, or text, in bytes
+  uint64_t total() const { return total_; }    // of all lists or texts, as longest
   // The field of the column, without its name. It is kTensor for numbers and for lists of one length, kRagged
   // for texts (UTF-8 bytes) and for lists of different lengths. Nothing if the column is not a field: see
   // reason().
@@ -50,6 +51,7 @@ class ColumnType {
   Kind kind_ = Kind::kUnknown;
   size_t shortest_ = std::numeric_limits<size_t>::max();  // the shortest list, in elements, or text, in bytes
   size_t longest_ = 0;
+  uint64_t total_ = 0;
   size_t width_ = 0;  // see NumberList; of the lists that are not empty
   bool names_images_ = true;
   bool has_words_ = false;           // some written cell is not empty, and no number
@@ -71,10 +73,13 @@ class ColumnValues {
         ragged_(field.kind == FieldKind::kRagged),
         max_bytes_(spec_.SampleBytes().value()) {}
   const TensorSpec& spec() const { return spec_; }
-  // Adds nothing if the cell is not of the column's type, or longer than the longest one. Precondition: the
-  // column is not one of texts.
+  // What so many rows take, whose lists or texts have `total` elements together (see ColumnType::total).
+  uint64_t MemoryOf(uint64_t rows, uint64_t total) const;
+  void Reserve(uint64_t rows, uint64_t total);
+  // Adds nothing if the cell is not of the column's type, longer than the longest one, or more than there is
+  // room for. Precondition: the column is not one of texts.
   void Add(const Cell& cell);
-  // Adds a text. Adds nothing if it is longer than the longest one. Precondition: the column is one of texts.
+  // Adds a text, or nothing, as above. Precondition: the column is one of texts.
   void AddText(std::string_view text);
   void AddInteger(int64_t value);
   uint64_t rows() const { return ragged_ ? ends_.size() : bytes_.size() / max_bytes_; }
@@ -86,12 +91,15 @@ class ColumnValues {
   }
 
  private:
+  // Of the values alone.
+  uint64_t ValueBytes(uint64_t rows, uint64_t total) const;
   template <typename T>
   void Append(const T& value);
 
   TensorSpec spec_;
   bool ragged_;
-  size_t max_bytes_;  // of a row; of a tensor's each
+  size_t max_bytes_;             // of a row; of a tensor's each
+  uint64_t reserved_bytes_ = 0;  // for bytes_
   std::vector<std::byte> bytes_;
   std::vector<uint32_t> ends_;  // of the rows of a ragged column; a table has fewer bytes than 2^32
 };

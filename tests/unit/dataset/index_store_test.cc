@@ -27,10 +27,15 @@ class IndexStoreTest : public ::testing::Test {
   static void Save(IndexStore& store, std::string_view dataset, uint64_t inode) {
     std::vector<SavedFolder> folders = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
     folders[0].entries = std::string_view("\0\1\0a", 4);
-    store.Save(dataset, folders);
+    IndexMemory memory;
+    store.Save(dataset, folders, memory);
+  }
+  static std::optional<SavedFolders> Load(IndexStore& store, std::string_view dataset) {
+    IndexMemory memory;
+    return store.Load(dataset, memory);
   }
   static bool Has(IndexStore& store, std::string_view dataset, uint64_t inode) {
-    const std::optional<SavedFolders> saved = store.Load(dataset);
+    const std::optional<SavedFolders> saved = Load(store, dataset);
     return saved && saved->Find({{1, inode}, 2, 3, 4}).has_value();
   }
   // The only file that the store has.
@@ -57,7 +62,7 @@ class IndexStoreTest : public ::testing::Test {
 TEST_F(IndexStoreTest, KeepsWhatWasSavedLast) {
   {
     const auto store = Open();
-    EXPECT_FALSE(store->Load("/data").has_value());
+    EXPECT_FALSE(Load(*store, "/data").has_value());
     Save(*store, "/data", 1);
     Save(*store, "/data", 2);
     Save(*store, "/other", 3);
@@ -67,6 +72,34 @@ TEST_F(IndexStoreTest, KeepsWhatWasSavedLast) {
   EXPECT_TRUE(Has(*store, "/data", 2));
   EXPECT_TRUE(Has(*store, "/other", 3));
   EXPECT_EQ(Files(), 2U);
+}
+
+TEST_F(IndexStoreTest, WhatTheHostHasNoMemoryForIsNeitherReadNorWritten) {
+  const auto store = Open();
+  uint64_t available = 0;
+  HostMemoryLedger ledger([&](uint64_t) -> Result<HostMemory> {
+    return HostMemory{uint64_t{1} << 30, available, "a group", "a tighter group"};
+  });
+  std::string entries;
+  const std::string name(2000, 'n');
+  while (entries.size() < (2U << 20)) PackedEntries::Append({name, EntryKind::kFile}, entries);
+  const FolderVersion version{{1, 5}, 2, 3, 4};
+  const auto save = [&] {
+    std::vector<SavedFolder> folders = {{version, entries}};
+    IndexMemory memory(ledger);
+    store->Save("/data", folders, memory);
+  };
+  const auto load = [&] {
+    IndexMemory memory(ledger);
+    return store->Load("/data", memory).has_value();
+  };
+  save();
+  EXPECT_EQ(Files(), 0U);
+  available = uint64_t{1} << 30;
+  save();
+  EXPECT_TRUE(load());
+  available = 0;
+  EXPECT_FALSE(load());
 }
 
 TEST_F(IndexStoreTest, IsForItsUserOnly) {
@@ -104,7 +137,7 @@ TEST_F(IndexStoreTest, IgnoresFilesThatAreNotItsOwn) {
   const fs::path file = File();
   const auto others = [&](void (*change)(const fs::path&)) {
     change(file);
-    EXPECT_FALSE(store->Load("/data").has_value());
+    EXPECT_FALSE(Load(*store, "/data").has_value());
     Save(*store, "/data", 1);  // replaces it
     EXPECT_TRUE(Has(*store, "/data", 1));
   };
@@ -123,12 +156,12 @@ TEST_F(IndexStoreTest, IgnoresDamagedFiles) {
   Save(*store, "/data", 1);
   const fs::path file = File();
   fs::resize_file(file, fs::file_size(file) - 1);
-  EXPECT_FALSE(store->Load("/data").has_value());
+  EXPECT_FALSE(Load(*store, "/data").has_value());
   fs::resize_file(file, IndexStore::kMaxFileBytes + 1);  // sparse
-  EXPECT_FALSE(store->Load("/data").has_value());
+  EXPECT_FALSE(Load(*store, "/data").has_value());
   fs::remove(file);
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  EXPECT_FALSE(store->Load("/data").has_value());
+  EXPECT_FALSE(Load(*store, "/data").has_value());
   Save(*store, "/data", 1);
   EXPECT_TRUE(Has(*store, "/data", 1));
 }
@@ -149,7 +182,7 @@ TEST_F(IndexStoreTest, DoesWithoutADirectoryThatWasRemoved) {
   const auto store = Open();
   fs::remove_all(Path());
   Save(*store, "/data", 1);
-  EXPECT_FALSE(store->Load("/data").has_value());
+  EXPECT_FALSE(Load(*store, "/data").has_value());
 }
 
 TEST_F(IndexStoreTest, RemovesWhatWasUsedLongestAgo) {

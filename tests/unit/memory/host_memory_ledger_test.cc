@@ -116,14 +116,22 @@ TEST_F(HostMemoryLedgerTest, AnIndexIsAskedForAsItGrows) {
     EXPECT_EQ(ledger_.reserved_bytes(), 0U) << "little is not asked for";
     ASSERT_OK(index.Add(1));
     EXPECT_EQ(ledger_.reserved_bytes(), 8 * kMiB);
-    ASSERT_OK(index.Add(7 * kMiB - 1));
+    ASSERT_OK(index.Add(8 * kMiB - 1));
     EXPECT_EQ(ledger_.reserved_bytes(), 8 * kMiB);
-    ASSERT_OK(index.Add(62 * kMiB));
-    EXPECT_EQ(ledger_.reserved_bytes(), 70 * kMiB);
+    ASSERT_OK(index.Add(70 * kMiB));
+    EXPECT_EQ(ledger_.reserved_bytes(), 70 * kMiB) << "what was asked for before has been taken";
     IndexMemory another(ledger_);
     EXPECT_THAT(another.Add(20 * kMiB), StatusIs(Code::kResourceExhausted, HasSubstr("need 90 MiB")));
   }
   EXPECT_EQ(ledger_.reserved_bytes(), 0U);
+}
+
+TEST_F(HostMemoryLedgerTest, AnIndexMayTakeWhatTheHostHasLeft) {
+  IndexMemory index(ledger_);
+  uint64_t taken = 0;
+  for (; index.Add(kMiB).ok() && taken < 100 * kMiB; taken += kMiB) available_ -= kMiB;
+  EXPECT_GT(taken, 76 * kMiB) << "all but the daemon's 16 MiB and one step of 8";
+  EXPECT_LE(taken, 84 * kMiB + kMiB);
 }
 
 TEST(ResizeForSampleTest, OnlyWhatThereIsBecomesABuffer) {

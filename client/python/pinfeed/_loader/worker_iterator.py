@@ -224,24 +224,8 @@ class WorkerIterator(LoaderIterator):
         def open_feed() -> ProducedFeed:
             return open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
 
-        wanted = self._slots
         try:
-            while True:
-                try:
-                    feed = open_feed() if loader._address not in _served else _reopened(open_feed)
-                    break
-                except ResourceExhaustedError:
-                    # A worker's place in the data, or the other members, rely on the number of slots.
-                    if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
-                        raise
-                    self._slots = loader._most_slots = max(self._least_slots, self._slots // 2)
-            _served.add(loader._address)
-            if self._slots < wanted:
-                logger.warning(
-                    "DataLoader: the daemon's memory has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for "
-                    "%d; with a larger pool_bytes ($PINFEED_POOL_BYTES) more workers could load at once",
-                    wanted, capacity, loader.num_workers, loader.prefetch_factor, self._slots,
-                )  # fmt: skip
+            feed = self._with_fewer_slots(open_feed, capacity)
         except Error as error:
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
@@ -261,6 +245,28 @@ class WorkerIterator(LoaderIterator):
             if supervisor is not None:
                 supervisor.stop()
             raise
+
+    def _with_fewer_slots(self, open_feed: Callable[[], ProducedFeed], capacity: int) -> ProducedFeed:
+        """Returns the feed, with as many slots as the daemon allows. Later epochs ask for no more."""
+        loader, wanted, refusal = self._loader, self._slots, None
+        while True:
+            try:
+                feed = open_feed() if loader._address not in _served else _reopened(open_feed)
+            except ResourceExhaustedError as error:
+                # A worker's place in the data, or the other members, rely on the number of slots.
+                if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
+                    raise
+                self._slots = loader._most_slots = max(self._least_slots, self._slots // 2)
+                refusal = refusal or str(error)
+                continue
+            _served.add(loader._address)
+            if refusal is not None:
+                logger.warning(
+                    "DataLoader: the daemon has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for %d, so that "
+                    "fewer workers may load at once: %s",
+                    wanted, capacity, loader.num_workers, loader.prefetch_factor, self._slots, refusal,
+                )  # fmt: skip
+            return feed
 
     def _take(self) -> "_Received":
         """Returns the next batch, or the exception that its worker raised."""
