@@ -244,7 +244,7 @@ TEST_F(FolderScanTest, KeepsNothingThatChangesWhileItIsListed) {
 
 TEST_F(FolderScanTest, AskedMemoryThatTheHostLacksEndsTheScan) {
   // More than 1 MiB of names in one folder; the other has few.
-  for (int i = 0; i < 4500; ++i) Add("a/" + std::to_string(i) + std::string(240, 'n'));
+  for (int i = 0; i < 4500; ++i) std::ofstream(Path("a/" + std::to_string(i) + std::string(240, 'n')));
   HostMemoryLedger ledger([&](uint64_t) -> Result<HostMemory> {
     return HostMemory{uint64_t{1} << 30, uint64_t{16} << 20, "a group", "a tighter group"};
   });
@@ -252,7 +252,7 @@ TEST_F(FolderScanTest, AskedMemoryThatTheHostLacksEndsTheScan) {
   FolderScan::Options options{.now = Later, .ledger = ledger};
   EXPECT_THAT(
       Scan(base, options, TakeAll, {"b", "a"}),
-      StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("list \"" + Path("a")), HasSubstr("a tighter group"),
+      StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("list '" + Path("a")), HasSubstr("a tighter group"),
                                                HasSubstr("split the dataset"))));
   EXPECT_OK(Scan(base, options, TakeAll, {"b"}));
 }

@@ -173,7 +173,8 @@ TEST_F(IndexStoreTest, DoesNotReadWhatIsTooLargeToBeSaved) {
   ASSERT_NE(nothing, MAP_FAILED);
   std::vector<SavedFolder> folders = {
       {{{1, 1}, 2, 3, 4}, {static_cast<const char*>(nothing), IndexStore::kMaxFileBytes}}};
-  store->Save("/data", folders);
+  IndexMemory memory;
+  store->Save("/data", folders, memory);
   ::munmap(nothing, IndexStore::kMaxFileBytes);
   EXPECT_EQ(Files(), 0U);
 }
@@ -199,7 +200,7 @@ TEST_F(IndexStoreTest, RemovesWhatWasUsedLongestAgo) {
   EXPECT_EQ(Files(), IndexStore::kMaxFiles);
   EXPECT_TRUE(Has(*store, "/used", 1));
   EXPECT_TRUE(Has(*store, "/new", 3));
-  EXPECT_FALSE(store->Load("/unused").has_value());
+  EXPECT_FALSE(Load(*store, "/unused").has_value());
 }
 
 TEST_F(IndexStoreTest, TakesABoundedNumberOfBytes) {
