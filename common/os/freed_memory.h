@@ -4,9 +4,9 @@
 
 namespace pinfeed {
 
-// glibc keeps much of what many small objects took. It would count as used although nobody has it. Threads:
-// any, one at a time: where a sanitizer replaces the allocator, glibc's own begins here, which two at once
-// break.
+// glibc keeps much of what many small objects took, which would count as used although it is free. Threads:
+// any; calls run one after the other, since two concurrent malloc_trim crash where a sanitizer replaces the
+// allocator.
 void ReturnFreedMemory();
 
 }  // namespace pinfeed

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxThreads = 16;
 constexpr size_t kAskedBytes = size_t{1} << 20;
+constexpr uint64_t kTaskBytes = 128;  // of a directory that is to be looked into, besides its path
 
 // What it takes to pack so many entries, and to pick and keep names of them.
 uint64_t PackingBytes(uint64_t entries, uint64_t bytes) {
@@ -148,23 +149,17 @@ std::optional<FolderScan::Task> FolderScan::Next() {
 Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   Found found;
   found.folder.path = task.path;
-  std::optional<HostMemoryLedger::Reservation> next;  // memory that is about to be taken
-  const auto ask = [&](uint64_t bytes) -> Status {
-    next.reset();  // what was asked for before has been taken
-    Result<HostMemoryLedger::Reservation> reservation = options_.ledger.ReserveForIndex(bytes);
-    if (!reservation.ok())
-      return reservation.status().WithContext("list " + QuotePath(base_.FullPath(task.path)));
-    next.emplace(*std::move(reservation));
-    return OkStatus();
+  IndexMemory memory(options_.ledger);
+  const auto ask = [&](uint64_t bytes) {
+    const Status asked = memory.Add(bytes);
+    return asked.ok() ? asked : asked.WithContext("list " + QuotePath(base_.FullPath(task.path)));
   };
   std::string unsorted;
   size_t asked = 0;  // bytes of them for which memory was asked
-  size_t count = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (unsorted.size() > PackedNames::kMaxBytes || entry.name.size() > PackedEntries::kMaxNameBytes)
       return TooLarge(base_);
     PackedEntries::Append(entry, unsorted);
-    ++count;
     if (unsorted.size() - asked < kAskedBytes) return OkStatus();
     asked = unsorted.size();
     return ask(asked + kAskedBytes);  // the string may move while it grows
@@ -180,15 +175,20 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   ASSIGN_OR_RETURN(const Location::Listing listing, base_.List(task.path, visit, recall));
   found.id = listing.id;
   found.recalled = listing.recalled;
-  const uint64_t entries_bytes = listing.recalled ? entries.bytes().size() : unsorted.size();
-  found.memory_asked = entries_bytes >= kAskedBytes;
-  if (found.memory_asked)
-    RETURN_IF_ERROR(ask(PackingBytes(listing.recalled ? entries.Count() : count, entries_bytes)));
+  if (!listing.recalled) entries = PackedEntries(unsorted);
+  found.entries_bytes = entries.bytes().size();
+  uint64_t count = 0;
+  uint64_t below_bytes = 0;
+  for (PackedEntries rest = entries; const std::optional<DirectoryEntry> entry = rest.Next(); ++count)
+    if (entry->kind == EntryKind::kDirectory)
+      below_bytes += kTaskBytes + task.path.size() + entry->name.size();
+  const uint64_t needed = PackingBytes(count, found.entries_bytes) + below_bytes;
+  found.memory_asked = needed >= kAskedBytes;
+  if (found.memory_asked) RETURN_IF_ERROR(ask(needed));
   if (!listing.recalled) {
     found.entries = Pack(unsorted, count);
     entries = PackedEntries(found.entries);
   }
-  found.entries_bytes = entries_bytes;
   found.version = listing.version;
   found.changed = listing.changed || (found.version && !IsSettled(found.version->changed_ns, began));
   const auto may_keep = [&](const FolderVersion& version) {
@@ -213,9 +213,9 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
 void FolderScan::Merge(const Task& task, Result<Found> result) {
   const MutexLock lock(mutex_);
   if (!result.ok()) {
-    const bool no_memory = result.status().code() == Code::kResourceExhausted;
-    Fail(no_memory ? Task() : task, result.status());
-    if (no_memory) pending_.clear();
+    const bool exhausted = result.status().code() == Code::kResourceExhausted;
+    Fail(exhausted ? Task() : task, result.status());  // Task(): it comes before all others
+    if (exhausted) Stop();
   } else if (result->id == dataset_id_) {
     Fail(task, InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(task.path) +
                                " leads by a symbolic link to the dataset itself; remove the link"));
@@ -234,20 +234,21 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
     const PackedNames& names = found.folder.names;
     const uint64_t bytes = found.folder.path.size() + sizeof(Found);
     bytes_ += bytes + names.bytes();
-    const uint64_t contents = PackedNames::MemoryOf(names.size(), names.bytes()) + found.entries.size();
+    uint64_t contents = PackedNames::MemoryOf(names.size(), names.bytes()) + found.entries.size();
     files_ += names.size();
-    const Status memory = memory_.Add(bytes + (found.memory_asked ? 0 : contents));
-    for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
+    for (auto path = found.below.rbegin(); path != found.below.rend() && !stopped_; ++path) {
       bytes_ += path->size();
+      contents += kTaskBytes + path->size();
       pending_.push_back({task.start, std::move(*path)});
     }
+    const Status memory = memory_.Add(bytes + (found.memory_asked ? 0 : contents));
     if (names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
     changed_meanwhile_ |= found.changed;
     if (found.version) listed_.push_back({task.path, *found.version});
     if (found.keep) Keep(found);
     if (!memory.ok() || bytes_ > PackedNames::kMaxBytes) {
-      Fail({}, memory.ok() ? TooLarge(base_) : memory.WithContext("list " + QuotePath(base_.path())));
-      pending_.clear();
+      Fail(Task(), memory.ok() ? TooLarge(base_) : memory.WithContext("list " + QuotePath(base_.path())));
+      Stop();
     }
   }
   --active_;
@@ -264,9 +265,14 @@ void FolderScan::Keep(Found& found) {
 void FolderScan::Abandon(std::exception_ptr thrown) {
   const MutexLock lock(mutex_);
   thrown_ = std::move(thrown);
-  pending_.clear();
+  Stop();
   --active_;
   changed_.NotifyAll();
+}
+
+void FolderScan::Stop() {
+  stopped_ = true;
+  pending_.clear();
 }
 
 void FolderScan::Fail(const Task& task, Status status) {

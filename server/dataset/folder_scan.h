@@ -95,7 +95,7 @@ class FolderScan {
     std::string entries;         // packed; empty if they are known
     uint64_t entries_bytes = 0;  // also of known ones
     bool recalled = false;
-    bool memory_asked = false;  // for what is here
+    bool memory_asked = false;  // by Look, for all of this
   };
   struct Error {
     size_t start = 0;
@@ -117,6 +117,8 @@ class FolderScan {
   Result<Found> Look(const Task& task) const;
   void Merge(const Task& task, Result<Found> result) PF_EXCLUDES(mutex_);
   void Abandon(std::exception_ptr thrown) PF_EXCLUDES(mutex_);
+  // What no scan can do without is lacking: no other directory is looked into.
+  void Stop() PF_REQUIRES(mutex_);
   bool Finished() const PF_REQUIRES(mutex_) { return active_ == 0 && pending_.empty(); }
   void Fail(const Task& task, Status status) PF_REQUIRES(mutex_);
   // Keeps the entries for the next scan. Keeps nothing at all once they are too many for the store.
@@ -133,8 +135,9 @@ class FolderScan {
   IndexMemory memory_ PF_GUARDED_BY(mutex_){options_.ledger};  // destroyed after what the scan found
   std::optional<SavedFolders> saved_;                          // from the last scan
   std::vector<std::thread> threads_;                           // of Run's thread only
-  std::vector<Task> pending_ PF_GUARDED_BY(mutex_);            // the next one last
-  size_t active_ PF_GUARDED_BY(mutex_) = 0;                    // directories that threads are looking into
+  bool stopped_ PF_GUARDED_BY(mutex_) = false;
+  std::vector<Task> pending_ PF_GUARDED_BY(mutex_);  // the next one last
+  size_t active_ PF_GUARDED_BY(mutex_) = 0;          // directories that threads are looking into
   std::map<std::pair<size_t, NodeId>, std::string> seen_ PF_GUARDED_BY(mutex_);  // by start; the path
   std::vector<std::vector<Folder>> folders_ PF_GUARDED_BY(mutex_);
   std::vector<Listed> listed_ PF_GUARDED_BY(mutex_);

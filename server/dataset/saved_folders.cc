@@ -76,12 +76,6 @@ bool PackedEntries::IsValid(std::string_view bytes) {
   return true;
 }
 
-uint64_t PackedEntries::Count() const {
-  uint64_t count = 0;
-  for (PackedEntries rest = *this; rest.Next();) ++count;
-  return count;
-}
-
 std::optional<DirectoryEntry> PackedEntries::Next() {
   if (bytes_.empty()) return std::nullopt;
   const size_t length = ReadAs<uint16_t>(bytes_, 1);

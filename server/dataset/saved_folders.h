@@ -32,7 +32,6 @@ class PackedEntries {
   static bool IsValid(std::string_view bytes);
 
   std::string_view bytes() const { return bytes_; }
-  uint64_t Count() const;
   // Removes the first entry and returns it; empty at the end.
   std::optional<DirectoryEntry> Next();
 

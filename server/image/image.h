@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "common/base/result.h"
@@ -69,20 +70,31 @@ class ImageBuffer {
   // Returns memory for width * height pixels with unspecified contents; earlier contents are lost.
   // Precondition: width, height >= 0.
   Result<uint8_t*> Reserve(int32_t width, int32_t height) {
+    ASSIGN_OR_RETURN(const Memory memory, Ask(width, height, 0));
+    return Reserve(width, height, memory);
+  }
+  using Memory = std::optional<HostMemoryLedger::Reservation>;
+  // Asks the host for the memory of the image and for `besides` bytes that are taken at the same time. Keep
+  // the result until all of both was written to. Frees the buffer if it is too small.
+  Result<Memory> Ask(int32_t width, int32_t height, uint64_t besides) {
     if (int64_t{width} * height > kMaxImagePixels) {
       return ResourceExhausted("an image of " + std::to_string(width) + " x " + std::to_string(height) +
                                " pixels is over the limit of " + std::to_string(kMaxImagePixels) + " pixels");
     }
-    const size_t bytes = 3 * static_cast<size_t>(width) * static_cast<size_t>(height) + kRowSlack;
+    const uint64_t bytes = BytesOf(width, height);
+    if (bytes > capacity_) Release();
+    return HostMemoryLedger::ForThisProcess().ReserveForSample((bytes > capacity_ ? bytes : 0) + besides);
+  }
+  // With what was asked for it.
+  Result<uint8_t*> Reserve(int32_t width, int32_t height, const Memory& memory) {
+    const size_t bytes = BytesOf(width, height);
     if (bytes > capacity_) {
-      Release();
-      ASSIGN_OR_RETURN(const auto reservation, HostMemoryLedger::ForThisProcess().ReserveForSample(bytes));
       data_.reset(new (std::nothrow) uint8_t[bytes]);
       if (data_ == nullptr)
         return ResourceExhausted("no memory for an image of " + std::to_string(bytes) + " bytes");
       capacity_ = bytes;
       constexpr size_t kPage = 4096;
-      for (size_t at = 0; reservation && at < bytes; at += kPage) data_[at] = 0;
+      for (size_t at = 0; memory && at < bytes; at += kPage) data_[at] = 0;
     }
     return data_.get();
   }
@@ -92,6 +104,9 @@ class ImageBuffer {
   }
 
  private:
+  static size_t BytesOf(int32_t width, int32_t height) {
+    return 3 * static_cast<size_t>(width) * static_cast<size_t>(height) + kRowSlack;
+  }
   void Release() {
     data_.reset();
     capacity_ = 0;

@@ -21,6 +21,9 @@ namespace {
 
 // Fancy upsampling reads one neighbouring chroma sample, which is at most two pixels, on each side.
 constexpr int32_t kUpsampleMargin = 2;
+// By so many columns jpeg_crop_scanline may begin before those that were asked for: a block of the luma four
+// times as wide as one of the chroma.
+constexpr int32_t kMaxBlockWidth = 32;
 // Maximum scans of a progressive file. Encoders produce about ten; decompression bombs have thousands.
 constexpr int kMaxScans = 500;
 // Maximum pixels of all scans together. A scan of a large image can be some hundred bytes, and takes a
@@ -245,8 +248,6 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   // A file with several scans is read completely before the first row is available. Only the rows after the
   // region are skipped then.
   const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
-  ASSIGN_OR_RETURN(auto coefficients,
-                   HostMemoryLedger::ForThisProcess().ReserveForSample(s.CoefficientBytes()));
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
   const int32_t right =
@@ -254,14 +255,16 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   const int32_t top = whole ? 0 : region.y;
   auto first_column = static_cast<JDIMENSION>(left);
   auto columns = static_cast<JDIMENSION>(right - left);
-  if (!s.Start(&first_column, &columns)) return s.Failure();
-  coefficients.reset();  // all are there
-
-  const auto width = static_cast<int32_t>(columns);
   // Truncation must be detected independently of the region.
   const int32_t bottom = s.complete ? region.y + region.height : static_cast<int32_t>(s.cinfo.image_height);
   const int32_t rows = bottom - top;
-  ASSIGN_OR_RETURN(uint8_t* const out, s.pixels.Reserve(width, rows));
+  const int32_t most = std::min(right - left + kMaxBlockWidth, image_width);
+  ASSIGN_OR_RETURN(ImageBuffer::Memory memory, s.pixels.Ask(most, rows, s.CoefficientBytes()));
+  ASSIGN_OR_RETURN(uint8_t* const out, s.pixels.Reserve(most, rows, memory));
+  if (!s.Start(&first_column, &columns)) return s.Failure();
+  memory.reset();  // all of it is there
+
+  const auto width = static_cast<int32_t>(columns);
   if (s.cinfo.out_color_space == JCS_CMYK) s.cmyk.resize(4 * static_cast<size_t>(width));
   const size_t stride = 3 * static_cast<size_t>(width);
   if (!s.ReadRows(static_cast<JDIMENSION>(top), static_cast<JDIMENSION>(rows), out, stride))

@@ -131,7 +131,8 @@ WorkerPool::Chunk WorkerPool::ClaimFrom(Queue& queue) {
   if (end == task->samples_) tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(best));
   if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
   task->share_->In(kind_).running.fetch_add(1, std::memory_order_relaxed);
-  const bool short_of_memory = task->share_->memory_is_short.load(std::memory_order_relaxed);
+  const bool short_of_memory =
+      kind_ == PoolKind::kWorkers && task->share_->memory_is_short.load(std::memory_order_relaxed);
   if (short_of_memory) ++short_of_memory_;
   return {.task = task,
           .share = task->share_.share(),

@@ -4,14 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/os/freed_memory.h"
-
 namespace pinfeed {
-
-IndexMemory::~IndexMemory() {
-  // The allocator keeps much of what many small objects took, which would count as used by nobody.
-  if (last_step_) ReturnFreedMemory();
-}
 
 Status IndexMemory::Add(uint64_t bytes) {
   if (bytes > left_) {

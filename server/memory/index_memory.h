@@ -12,24 +12,20 @@ namespace pinfeed {
 
 // Purpose: reserves memory of the host's ledger in steps, as an index grows. Only the last step is reserved:
 // what was asked for before has been taken, which shows in what the host has left. Threads: one at a time.
-// Lifetime: make it before the index and what is needed to make it. At its end it gives back to the system
-// what was freed meanwhile. Errors: kResourceExhausted if the host lacks the memory.
+// Errors: kResourceExhausted if the host lacks the memory.
 class IndexMemory {
  public:
   explicit IndexMemory(HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess()) : ledger_(ledger) {}
-  ~IndexMemory();
-  IndexMemory(const IndexMemory&) = delete;
-  IndexMemory& operator=(const IndexMemory&) = delete;
 
   // So many bytes more are about to be taken, and those of earlier calls have been.
   Status Add(uint64_t bytes);
 
  private:
-  static constexpr uint64_t kUnasked = uint64_t{1} << 20;  // is not asked for
+  static constexpr uint64_t kFirstBytes = uint64_t{1} << 20;  // taken without asking
   static constexpr uint64_t kStep = uint64_t{8} << 20;
 
   HostMemoryLedger& ledger_;
-  uint64_t left_ = kUnasked;  // of what was reserved
+  uint64_t left_ = kFirstBytes;  // may be taken without asking again
   std::optional<HostMemoryLedger::Reservation> last_step_;
 };
 

@@ -23,9 +23,14 @@ LargeSamples::Attempts::~Attempts() {
 bool LargeSamples::Attempts::Again(const std::function<void()>& waiting) {
   if (!refused_ || tried_again_) return false;
   tried_again_ = true;
+  bool waits = false;
+  {
+    const MutexLock lock(all_.mutex_);
+    all_.EndLocked(*this);
+    waits = all_.large_ > 0 || all_.IsTurnOfOtherLocked(*this);
+  }
+  if (waits && waiting) waiting();
   const MutexLock lock(all_.mutex_);
-  all_.EndLocked(*this);
-  if (waiting && (all_.large_ > 0 || all_.IsTurnOfOtherLocked(*this))) waiting();
   while (all_.IsTurnOfOtherLocked(*this)) all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_);
   all_.turn_ = this;
   all_.turn_ends_ = Clock::now() + all_.longest_turn_;

@@ -207,12 +207,12 @@ void DatasetOpener::Run(uid_t user, const DatasetSpec& place) {
   if (!task) return;
   if (!task->closing.empty()) {
     task->closing.clear();
-    ReturnFreedMemory();  // the allocator keeps much of what many small objects took
     EndTask(place);
-    return;
+  } else {
+    const Opened opened = CallOpen(user, task->spec);
+    for (const Waiter& waiter : EndTask(place)) waiter.answer(opened);
   }
-  const Opened opened = CallOpen(user, task->spec);
-  for (const Waiter& waiter : EndTask(place)) waiter.answer(opened);
+  ReturnFreedMemory();
 }
 
 std::vector<DatasetOpener::Operation> DatasetOpener::RunningOperations() const {

@@ -28,7 +28,8 @@ class Bytes final : public RandomAccessFile {
 };
 
 Status ReadTable(const Bytes& file, TableKind kind) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file, kind));
+  IndexMemory memory;
+  ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file, kind, memory));
   std::vector<Cell> cells;
   for (uint64_t line = 0;;) {
     ASSIGN_OR_RETURN(const bool more, table->Next(cells));

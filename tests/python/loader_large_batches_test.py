@@ -85,7 +85,7 @@ def test_with_little_memory_a_loader_has_fewer_slots_and_the_log_says_so(host, c
     made = loader(host, lambda index: torch.full((2**21,), index, dtype=torch.uint8), 20, num_workers=8, prefetch_factor=4)
     assert [batch[0, -1].item() for batch in made] == list(range(20))
     (told,) = [record.getMessage() for record in caplog.records if "has no room" in record.getMessage()]
-    assert "no room for 34 batches" in told and "but for 8; with a larger pool_bytes" in told
+    assert "no room for 34 batches" in told and "but for 8, so that fewer workers" in told and "pool_bytes" in told
 
 
 def test_what_the_trainer_keeps_is_charged_and_beyond_two_batches_are_copies(host):

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "common/os/freed_memory.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/name_order.h"
 
@@ -101,8 +102,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
-      // The list may move while it grows.
-      RETURN_IF_ERROR(ask(entry.name.size() + 3 * sizeof(std::string)));
+      // They are also the classes of the dataset and what the scan starts at, and the list may move.
+      RETURN_IF_ERROR(ask(3 * entry.name.size() + 6 * sizeof(std::string)));
       index.classes_.emplace_back(entry.name);
     } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
       stray_image = entry.name;
@@ -126,9 +127,12 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   const auto take = [&](std::string_view directory, const DirectoryEntry& entry) {
     return IsImage(base, directory, entry);
   };
-  FolderScan scan(base, root, take, {.store = store});
-  ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found, scan.Run(index.classes_));
-  index.checked_ = scan.TakeListed();
+  std::vector<std::vector<FolderScan::Folder>> found;
+  {
+    FolderScan scan(base, root, take, {.store = store});
+    ASSIGN_OR_RETURN(found, scan.Run(index.classes_));
+    index.checked_ = scan.TakeListed();
+  }
   if (index.checked_) index.ChooseChecked(base, entries);
   uint64_t images = 0;
   uint64_t names_bytes = 0;
@@ -146,6 +150,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     }
   }
   if (names_bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
+  ReturnFreedMemory();  // of the scan
   RETURN_IF_ERROR(ask(PackedNames::MemoryOf(images, names_bytes) + folders * sizeof(Directory)));
   index.names_.Reserve(images, names_bytes);
   index.directories_.reserve(folders);
@@ -162,7 +167,7 @@ void ImageIndex::ChooseChecked(const Location& base, size_t root_entries) {
   if (checked_->size() <= kMaxChecked) return;
   spdlog::warn("{} has {} folders to look at, more than {}: {}", QuotePath(base.path()), checked_->size(),
                kMaxChecked, UnseenText(base));
-  checked_->clear();
+  checked_.emplace();
 }
 
 bool ImageIndex::IsCurrent(const Location& base) const {

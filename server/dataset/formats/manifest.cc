@@ -168,7 +168,7 @@ class ManifestLoader {
   }
 
   Status FindTypes() {
-    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_, memory_));
     std::vector<Cell> cells;
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
@@ -209,7 +209,7 @@ class ManifestLoader {
   Status CheckText(const TableReader& table, size_t column, const Cell& cell) const {
     const auto* const text = std::get_if<std::string>(&cell);
     const std::string& name = table.columns()[column];
-    if (text == nullptr || IsUtf8(*text) ||
+    if (text == nullptr || !table.Written(column) || IsUtf8(*text) ||  // JSON is UTF-8
         name == (options_.image.empty() ? kDefaultImageColumn : std::string_view(options_.image)))
       return OkStatus();
     return Fault("line " + std::to_string(table.line()) + ": the text " + QuotePath(*text) +
@@ -318,22 +318,30 @@ class ManifestLoader {
     return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
   }
 
-  // Asks for what the values take, and makes room for it.
+  // Makes room for the values, if the host has the memory now.
   Status ReserveValues() {
+    IndexMemory all;
     uint64_t bytes = images ? PackedNames::MemoryOf(info.samples, types_[image_column_].total()) : 0;
     for (size_t i = 0; i < values.size(); ++i)
       bytes += values[i].MemoryOf(info.samples, types_[field_columns_[i]].total());
-    RETURN_IF_ERROR(memory_.Add(bytes));
+    RETURN_IF_ERROR(all.Add(bytes));
     if (images) images->Reserve(info.samples, types_[image_column_].total());
     for (size_t i = 0; i < values.size(); ++i)
       values[i].Reserve(info.samples, types_[field_columns_[i]].total());
     return OkStatus();
   }
 
+  uint64_t TakenBytes() const {
+    uint64_t bytes = images ? PackedNames::MemoryOf(images->size(), images->bytes()) : 0;
+    for (const ColumnValues& column : values) bytes += column.bytes().size() + column.ends().size();
+    return bytes;
+  }
+
   Status ReadValues() {
-    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_, memory_));
     std::vector<Cell> cells;
-    size_t known = 0;  // columns of the table that are those of the first pass
+    uint64_t taken = 0;  // by the values
+    size_t known = 0;    // columns of the table that are those of the first pass
     for (uint64_t row = 0; row < info.samples; ++row) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
       if (!more) return FileChanged();
@@ -356,8 +364,11 @@ class ManifestLoader {
           values[i].AddText(*written);
         if (values[i].rows() != row + 1) return FileChanged();
       }
+      const uint64_t before = std::exchange(taken, TakenBytes());
+      RETURN_IF_ERROR(memory_.Add(taken - before));
     }
-    return OkStatus();
+    ASSIGN_OR_RETURN(const bool more, table->Next(cells));
+    return more ? FileChanged() : OkStatus();
   }
 
   Status AddImage(std::optional<std::string_view> path, uint64_t line) {

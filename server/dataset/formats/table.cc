@@ -17,6 +17,9 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kTableWindowBytes = size_t{1} << 20;
+// What a byte of JSON takes when it is parsed, at most. No memory is asked for shorter rows.
+constexpr uint64_t kParsedBytes = 64;
+constexpr size_t kShortRowBytes = size_t{16} << 10;
 
 // Purpose: reads a file byte by byte.
 class ByteSource {
@@ -69,7 +72,7 @@ std::optional<Number> ParseNumber(std::string_view text) {
 
 class JsonLines final : public TableReader {
  public:
-  explicit JsonLines(const RandomAccessFile& file) : source_(file) {}
+  JsonLines(const RandomAccessFile& file, IndexMemory& memory) : source_(file), memory_(memory) {}
 
   Result<bool> Next(std::vector<Cell>& cells) override {
     do {  // skips empty lines
@@ -77,6 +80,7 @@ class JsonLines final : public TableReader {
       has_huge_.reset();
       if (!more) return false;
     } while (text_.find_first_not_of(" \t\r") == std::string::npos);
+    if (text_.size() > kShortRowBytes) RETURN_IF_ERROR(memory_.Add(kParsedBytes * text_.size()));
     const nlohmann::json row = nlohmann::json::parse(text_, nullptr, false);
     if (!row.is_object())
       return RowError(source_.file(), line_,
@@ -180,6 +184,7 @@ class JsonLines final : public TableReader {
   }
 
   ByteSource source_;
+  IndexMemory& memory_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
   std::string text_;                      // of the row that is read
   mutable std::optional<bool> has_huge_;  // whether HasHugeIntegers(text_), once it was asked
@@ -336,13 +341,15 @@ Result<TableKind> TableKindOf(const std::string& path) {
                          ": its name must end in .jsonl, .ndjson, .csv or .tsv, which says how to read it");
 }
 
-Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, TableKind kind) {
+Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, TableKind kind,
+                                               IndexMemory& memory) {
   if (file.size() > kMaxTableBytes) {
     return InvalidArgument("open manifest " + QuotePath(file.path()) + ": its " +
                            std::to_string(file.size()) + " bytes exceed the limit of " +
                            std::to_string(kMaxTableBytes) + "; split the dataset");
   }
-  if (kind == TableKind::kJsonLines) return std::unique_ptr<TableReader>(std::make_unique<JsonLines>(file));
+  if (kind == TableKind::kJsonLines)
+    return std::unique_ptr<TableReader>(std::make_unique<JsonLines>(file, memory));
   auto table = std::make_unique<SeparatedValues>(file, kind == TableKind::kCommaSeparated ? ',' : '\t');
   RETURN_IF_ERROR(table->ReadHeader());
   return std::unique_ptr<TableReader>(std::move(table));

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/memory/index_memory.h"
 #include "server/storage/storage.h"
 
 namespace pinfeed {
@@ -63,8 +64,9 @@ enum class TableKind { kJsonLines, kCommaSeparated, kTabSeparated };
 
 // Returns the kind by the file's extension. kInvalidArgument if it is none of the known ones, and names them.
 Result<TableKind> TableKindOf(const std::string& path);
-// Opens a table and reads its header row, if its kind has one. kInvalidArgument if the file is larger than
-// kMaxTableBytes, or the header is wrong.
-Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, TableKind kind);
+// Opens a table and reads its header row, if its kind has one. The reader asks `memory` for what a long row
+// takes. kInvalidArgument if the file is larger than kMaxTableBytes, or the header is wrong.
+Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, TableKind kind,
+                                               IndexMemory& memory);
 
 }  // namespace pinfeed

@@ -242,18 +242,34 @@ TEST_F(FolderScanTest, KeepsNothingThatChangesWhileItIsListed) {
   EXPECT_EQ(ListedAgain(), 0U);
 }
 
-TEST_F(FolderScanTest, AskedMemoryThatTheHostLacksEndsTheScan) {
-  // More than 1 MiB of names in one folder; the other has few.
+TEST_F(FolderScanTest, AScanEndsWhenTheHostLacksMemory) {
+  // More than 1 MiB of names in one folder. In the other, folders that are listed after memory was refused.
   for (int i = 0; i < 4500; ++i) std::ofstream(Path("a/" + std::to_string(i) + std::string(240, 'n')));
+  constexpr int kFolders = 12, kBelow = 10;
+  for (int i = 0; i < kFolders; ++i)
+    for (int j = 0; j < kBelow; ++j)
+      fs::create_directories(Path("b/" + std::to_string(i) + "/" + std::to_string(j)));
+  std::atomic<bool> refused{false};
+  static thread_local bool refused_to_this_thread;
   HostMemoryLedger ledger([&](uint64_t) -> Result<HostMemory> {
+    refused_to_this_thread = refused = true;
+    refused.notify_all();
     return HostMemory{uint64_t{1} << 30, uint64_t{16} << 20, "a group", "a tighter group"};
   });
-  const WatchedLocation base = Base();
-  FolderScan::Options options{.now = Later, .ledger = ledger};
+  WatchedLocation base = Base();
+  std::atomic<int> looked_on{0};
+  base.before_list = [&](std::string_view path) {
+    if (path.starts_with("b/") && !refused_to_this_thread) refused.wait(false);
+    looked_on += refused_to_this_thread;
+    return OkStatus();
+  };
+  const FolderScan::Options options{.now = Later, .ledger = ledger};
   EXPECT_THAT(
       Scan(base, options, TakeAll, {"b", "a"}),
       StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("list '" + Path("a")), HasSubstr("a tighter group"),
                                                HasSubstr("split the dataset"))));
+  EXPECT_EQ(looked_on, 0) << "directories that others found meanwhile";
+  base.before_list = nullptr;
   EXPECT_OK(Scan(base, options, TakeAll, {"b"}));
 }
 

@@ -112,7 +112,7 @@ TEST_F(ManifestTest, TableThatIsRewrittenWhileItIsReadIsRefused) {
   const std::string table = "path,note\n1.jpg,one\n2.jpg,two\n";
   for (const std::string& later :
        {std::string("path:note\n1.jpg;one\n2.jpg;two\n"), std::string("note,path\n1.jpg,one\n2.jpg,two\n"),
-        std::string("path\n1.jpg\n2.jpg\n3.jpg\n4.jpg\n")}) {
+        std::string("path\n1.jpg\n2.jpg\n3.jpg\n4.jpg\n"), std::string("path,note\na,b\nc,d\ne,f\ng,h\n")}) {
     SCOPED_TRACE(later);
     storage_.Write("set/a.csv", table);
     std::string rewritten = later;

@@ -70,7 +70,7 @@ class WorkerIterator(LoaderIterator):
     for Ctrl-C, the next call returns the batch that this one would have.
 
     Invariant: before the feed is asked for a batch, the log has `_ahead` batches from that one on, or the epoch's end.
-    The daemon deals no batch beyond those, because it has `_ahead - 1` slots. In lanes `_ahead` is what torch's loader has asked
+    The daemon deals no batch beyond those, because it has at most `_ahead - 1` slots. In lanes `_ahead` is what torch's loader has asked
     its sampler for when it returns that batch, and the daemon has as many slots: the feed keeps the latest batch's until then.
 
     `_number` is the number of the next batch, from the epoch's start. In lanes it counts also what lanes that have ended
@@ -255,12 +255,14 @@ class WorkerIterator(LoaderIterator):
             except ResourceExhaustedError as error:
                 # A worker's place in the data, or the other members, rely on the number of slots.
                 if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
+                    self._slots = wanted
                     raise
-                self._slots = loader._most_slots = max(self._least_slots, self._slots // 2)
+                self._slots = max(self._least_slots, self._slots // 2)
                 refusal = refusal or str(error)
                 continue
             _served.add(loader._address)
             if refusal is not None:
+                loader._most_slots = self._slots
                 logger.warning(
                     "DataLoader: the daemon has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for %d, so that "
                     "fewer workers may load at once: %s",
