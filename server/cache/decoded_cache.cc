@@ -49,12 +49,17 @@ size_t DecodedCache::KeyHash::operator()(const Key& key) const {
 }
 
 DecodedCache::DecodedCache(const Options& options)
-    : settle_time_(options.settle_time),
+    : ledger_(*options.ledger),
+      settle_time_(options.settle_time),
       budget_(options.capacity_bytes, options.user_bytes,
               {"the decoded cache", "cache_bytes", "user_cache_bytes"}),
-      memory_(*options.ledger, options.headroom_bytes) {}
+      memory_(*options.ledger, options.headroom_bytes) {
+  ledger_.SetFreeSpare([this](uint64_t bytes) { Free(bytes); });
+}
 
-DecodedCache::~DecodedCache() = default;
+DecodedCache::~DecodedCache() {
+  ledger_.SetFreeSpare(nullptr);
+}
 
 std::shared_ptr<DatasetUses> DecodedCache::UsesOf(const std::string& key) {
   const MutexLock lock(uses_mutex_);
@@ -203,6 +208,13 @@ DecodedCache::Dropped DecodedCache::Drop() {
     for (const auto& [key, entry] : entries) dropped.bytes += entry.image->bytes();
   }
   return dropped;
+}
+
+void DecodedCache::Free(uint64_t bytes) {
+  const uint64_t used = budget_.used_bytes();
+  const uint64_t left = used - std::min(used, bytes);
+  while (budget_.used_bytes() > left && EvictLater(-1, std::nullopt)) {
+  }
 }
 
 DecodedCache::Counts DecodedCache::counts() const {

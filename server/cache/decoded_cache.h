@@ -49,7 +49,8 @@ class CachedImage {
 
 // Purpose: keeps the images that will be used soonest. When it is full, the one of a few random entries that
 // is used last gives way, unless the new image would be used even later. Owns: budget, memory, entries; an
-// image that a worker uses lives on until the worker is done. Borrows: the ledger. Outlives the feeds.
+// image that a worker uses lives on until the worker is done. Borrows: the ledger, whose spare memory it has.
+// Outlives the feeds.
 // Threads: any. A look-up locks one of many parts for a short time. Errors: none; what does not fit is not
 // kept. Invariants: 1. an image is only found for the version of the file that it was made of, and for the
 // transforms that made it; 2. memory in use <= capacity, and of one user <= their share.
@@ -103,6 +104,8 @@ class DecodedCache {
   };
   // Gives all memory back, but for images in use.
   Dropped Drop();
+  // Evicts images of so many bytes, or all: memory is lacking. Those that are used soonest stay.
+  void Free(uint64_t bytes);
 
   struct Counts {
     uint64_t hits = 0;
@@ -157,6 +160,7 @@ class DecodedCache {
   bool EvictLater(double seconds, std::optional<uid_t> user);
   std::vector<Candidate> SomeEntries(std::optional<uid_t> user);
 
+  HostMemoryLedger& ledger_;
   const std::chrono::nanoseconds settle_time_;
   MemoryBudget budget_;
   ImageMemory memory_;

@@ -79,7 +79,7 @@ bool ImageMemory::TakePromised(uint64_t bytes) {
     promised_bytes_ = 0;
     // Where the host has not that much: the bytes that an evicted image may just have given back.
     for (const uint64_t wanted : {std::max(bytes, kStepBytes), bytes}) {
-      auto promise = ledger_.Reserve(wanted, headroom);
+      auto promise = ledger_.ReserveSpare(wanted, headroom);
       if (!promise.ok()) continue;
       promise_.emplace(*std::move(promise));
       promised_bytes_ = wanted;

@@ -107,17 +107,19 @@ Status Daemon::Create() {
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
   parts_->host_quarantine.emplace();
   parts_->one_off_memory.emplace("one-off-memory");
+  const uint32_t cpus = UsableCpus(AffinityCpus());
+  const uint32_t workers = config.workers != 0 ? config.workers : cpus;
   if (config.cache_bytes.IsSet()) {
     ASSIGN_OR_RETURN(const uint64_t cache_bytes, CacheBytes(config.cache_bytes, pool_bytes));
     parts_->cache.emplace(DecodedCache::Options{
         .capacity_bytes = cache_bytes,
         .user_bytes = config.user_cache_bytes.Of(cache_bytes),
-        // Feeds come first: what they may still take of the pool stays free.
-        .headroom_bytes = [pool = &*parts_->pool] { return pool->capacity_bytes() - pool->used_bytes(); }});
+        // Feeds come first: what they may still take of the pool stays free, and the buffers of the workers.
+        .headroom_bytes = [pool = &*parts_->pool, buffers = workers * HostMemoryLedger::kSmallSampleBytes] {
+          return pool->capacity_bytes() - pool->used_bytes() + buffers;
+        }});
   }
   RETURN_IF_ERROR(OpenGpus());
-  const uint32_t cpus = UsableCpus(AffinityCpus());
-  const uint32_t workers = config.workers != 0 ? config.workers : cpus;
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(

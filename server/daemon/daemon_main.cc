@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/os/freed_memory.h"
 #include "server/config/config.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/daemon_events.h"
@@ -100,6 +101,7 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int DaemonMain(int argc, char** argv) {
+  LimitMallocArenas();
   DeferReload();
   try {
     return Run({argv + 1, argv + argc});

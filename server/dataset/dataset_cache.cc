@@ -92,12 +92,20 @@ std::shared_ptr<const Dataset> DatasetCache::FindOrAdd(const Key& key,
   return used;
 }
 
-void DatasetCache::Forget(const std::shared_ptr<const Dataset>& dataset) {
-  const MutexLock lock(mutex_);
-  entries_.remove_if([&](const Entry& entry) {  // without a reference to any other one
+void DatasetCache::ForgetEarlier(const Key& key, const std::shared_ptr<const Dataset>& stale) {
+  const auto is_of = [](const Entry& entry, const std::shared_ptr<const Dataset>& dataset) {
     return !entry.dataset.owner_before(dataset) && !dataset.owner_before(entry.dataset);
+  };
+  Recent forgotten;  // destroyed without the lock
+  const MutexLock lock(mutex_);
+  entries_.remove_if([&](const Entry& entry) {
+    if (entry.key.spec != key.spec || entry.key.roots != key.roots) return false;
+    if (entry.key.stamp == key.stamp && !is_of(entry, stale)) return false;
+    const auto found =
+        std::ranges::find_if(recent_, [&](const auto& recent) { return is_of(entry, recent); });
+    if (found != recent_.end()) forgotten.splice(forgotten.end(), recent_, found);
+    return true;
   });
-  recent_.remove(dataset);  // does not destroy it: `dataset` is a reference
 }
 
 std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const DatasetSpec& spec,
@@ -112,9 +120,10 @@ std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const Dataset
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
   const int64_t now = UnixNanoseconds();
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
-  if (std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr)) {
-    if (open->IsCurrent()) return open;
-    Forget(open);
+  {
+    std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr);
+    if (open != nullptr && open->IsCurrent()) return open;
+    ForgetEarlier(key, open);
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
   opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));

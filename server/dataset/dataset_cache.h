@@ -81,8 +81,8 @@ class DatasetCache {
   // Returns the open dataset of that key. If there is none, adds and returns `opened`, which may be null.
   std::shared_ptr<const Dataset> FindOrAdd(const Key& key, std::shared_ptr<const Dataset> opened)
       PF_EXCLUDES(mutex_);
-  // From now on, FindOrAdd does not return this dataset.
-  void Forget(const std::shared_ptr<const Dataset>& dataset) PF_EXCLUDES(mutex_);
+  // Drops what was opened by the same spec before its files changed, and `stale`, which may be null.
+  void ForgetEarlier(const Key& key, const std::shared_ptr<const Dataset>& stale) PF_EXCLUDES(mutex_);
   // Moves the datasets beyond the capacity to `evicted`, which the caller destroys without the lock.
   void EvictOld(Recent& evicted) PF_REQUIRES(mutex_);
 

@@ -194,7 +194,8 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   const auto may_keep = [&](const FolderVersion& version) {
     return version.reliable() && std::max(version.modified_ns, version.changed_ns) + kKeptAfterNs <= began;
   };
-  found.keep = options_.store != nullptr && found.version && (listing.recalled || may_keep(*found.version));
+  found.keep = options_.store != nullptr && found.version && !listing.has_links && !listing.changed &&
+               (listing.recalled || may_keep(*found.version));
   std::vector<std::string_view> names;
   while (const std::optional<DirectoryEntry> entry = entries.Next()) {
     if (entry->kind == EntryKind::kDirectory) {

@@ -25,8 +25,8 @@ struct SampleScratch::Buffers {
   MaskScratch mask;
 
   void Trim() {
-    // Buffers that one giant sample made larger than this are given back after it.
-    constexpr size_t kKeptBytes = size_t{64} << 20;
+    // What one giant sample made larger is given back after it.
+    constexpr size_t kKeptBytes = HostMemoryLedger::kSmallSampleBytes;
     if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
     if (pixels.capacity() > kKeptBytes) std::vector<std::byte>().swap(pixels);
     image.Trim(kKeptBytes);

@@ -10,9 +10,6 @@ namespace {
 // Half of it may be used up by the time that a slot is allocated.
 constexpr uint64_t kDaemonHeadroomBytes = uint64_t{16} << 20;
 
-// Workers keep buffers of as many bytes from sample to sample. Less is not asked for.
-constexpr uint64_t kLittle = uint64_t{64} << 20;
-
 }  // namespace
 
 struct HostMemoryLedger::Need {
@@ -59,16 +56,39 @@ Result<HostMemoryLedger::Reservation> HostMemoryLedger::Promise(uint64_t bytes, 
   return Reservation(this, bytes);
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, uint64_t keep_free_bytes) {
-  return Promise(bytes, kDaemonHeadroomBytes + keep_free_bytes, kFeedsNeed);
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::PromiseAnyway(uint64_t bytes, const Need& need) {
+  Result<Reservation> reservation = Promise(bytes, kDaemonHeadroomBytes, need);
+  return reservation.ok() || !Free(bytes) ? std::move(reservation)
+                                          : Promise(bytes, kDaemonHeadroomBytes, need);
+}
+
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes) {
+  return PromiseAnyway(bytes, kFeedsNeed);
 }
 
 Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
-  return Promise(bytes, kDaemonHeadroomBytes, kIndexesNeed);
+  return PromiseAnyway(bytes, kIndexesNeed);
+}
+
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
+                                                                     uint64_t keep_free_bytes) {
+  return Promise(bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_, kFeedsNeed);
+}
+
+void HostMemoryLedger::SetFreeSpare(FreeSpare free_spare) {
+  const MutexLock lock(freeing_);
+  free_spare_ = std::move(free_spare);
+}
+
+bool HostMemoryLedger::Free(uint64_t bytes) {
+  const MutexLock lock(freeing_);
+  // The headroom may be lacking, too, and spare memory is taken meanwhile.
+  if (free_spare_) free_spare_(bytes + 2 * kDaemonHeadroomBytes);
+  return free_spare_ != nullptr;
 }
 
 Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {
-  if (bytes <= kLittle) return std::optional<Reservation>();
+  if (bytes <= kSmallSampleBytes) return std::optional<Reservation>();
   std::optional<Reservation> reservation(Reservation(this, 0));
   const Status available =
       large_samples_.Begin()
@@ -91,6 +111,11 @@ Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
 }
 
 Status HostMemoryLedger::Reservation::Begin(uint64_t bytes, const Need& need) {
+  const Status begun = TryToBegin(bytes, need);
+  return begun.ok() || !ledger_->Free(bytes) ? begun : TryToBegin(bytes, need);
+}
+
+Status HostMemoryLedger::Reservation::TryToBegin(uint64_t bytes, const Need& need) {
   const MutexLock lock(ledger_->deciding_);
   RETURN_IF_ERROR(ledger_->Check(ledger_->allocating_ + bytes, kDaemonHeadroomBytes / 2, need));
   ledger_->allocating_ += bytes;

@@ -26,6 +26,8 @@ namespace pinfeed {
 // Invariant: reserved_ is the sum of what the live reservations have not allocated yet.
 class HostMemoryLedger {
  public:
+  // Buffers of samples are kept from sample to sample up to this size. For less, no memory is asked for.
+  static constexpr uint64_t kSmallSampleBytes = uint64_t{64} << 20;
   struct Need;  // who needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
@@ -57,14 +59,17 @@ class HostMemoryLedger {
    private:
     friend class HostMemoryLedger;
     Status Begin(uint64_t bytes, const Need& need);
+    Status TryToBegin(uint64_t bytes, const Need& need);
     Reservation(HostMemoryLedger* ledger, uint64_t bytes) : ledger_(ledger), unallocated_(bytes) {}
     HostMemoryLedger* ledger_;
     std::atomic<uint64_t> unallocated_;
     std::atomic<uint64_t> allocating_{0};  // part of unallocated_
   };
-  // `keep_free_bytes` have to be left besides the daemon's headroom. Precondition: a pool has granted the
-  // bytes, so that no sum overflows.
-  Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
+  // Precondition: a pool has granted the bytes, so that no sum overflows.
+  Result<Reservation> Reserve(uint64_t bytes);
+  // Memory that others do not need: besides what they have reserved and samples are about to take,
+  // `keep_free_bytes` and the daemon's headroom have to be left. Precondition as above.
+  Result<Reservation> ReserveSpare(uint64_t bytes, uint64_t keep_free_bytes);
   // Memory for one sample, of as many bytes as its file says, which is allocated at once and given back soon:
   // what feeds have reserved and not allocated does not count, nor does the sample for them. No pool has
   // granted it. Keep what is returned until all of the memory was written to. Null for little memory, which
@@ -72,6 +77,10 @@ class HostMemoryLedger {
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
   Result<Reservation> ReserveForIndex(uint64_t bytes);
+  // Frees so many bytes of spare memory, or all that there is. Called when memory is lacking, on any thread.
+  // Null: there is none.
+  using FreeSpare = std::function<void(uint64_t bytes)>;
+  void SetFreeSpare(FreeSpare free_spare) PF_EXCLUDES(freeing_);
   LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
@@ -80,12 +89,17 @@ class HostMemoryLedger {
   Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const;
   Result<Reservation> Promise(uint64_t bytes, uint64_t headroom_bytes, const Need& need)
       PF_EXCLUDES(deciding_);
+  // The same with spare memory, if need be.
+  Result<Reservation> PromiseAnyway(uint64_t bytes, const Need& need) PF_EXCLUDES(deciding_, freeing_);
+  bool Free(uint64_t bytes) PF_EXCLUDES(freeing_);
 
   const Read read_;
   // Held from a check to the count, so that requests at once see each other, and refused ones are not seen.
   Mutex deciding_;
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> allocating_{0};  // part of reserved_
+  Mutex freeing_;
+  FreeSpare free_spare_ PF_GUARDED_BY(freeing_);
   LargeSamples large_samples_;
 };
 

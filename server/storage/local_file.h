@@ -87,6 +87,8 @@ class LocalPath final : public Location {
   Result<std::shared_ptr<const Location>> Parent() const override;
 
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
+  // The directory that holds it.
+  Result<UniqueFd> OpenHolder(std::string_view below) const;
   Result<UniqueFd> OpenNode(std::string_view below) const;  // of any kind, for inspection only (O_PATH)
 
  private:

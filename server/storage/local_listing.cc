@@ -91,7 +91,7 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
   if (recall && recall(before)) return Listing{.id = before.id, .recalled = true, .version = before};
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
-  bool has_links = false;  // what these lead to may change without the directory
+  Listing listing{before.id};
   while (true) {
     errno = 0;
     const dirent* entry = ::readdir(dir.get());
@@ -101,15 +101,23 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
     }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    has_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
+    listing.has_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
     RETURN_IF_ERROR(visit({name, kind}));
   }
-  Listing listing{before.id};
   ASSIGN_OR_RETURN(const FolderVersion after, VersionOf(::dirfd(dir.get())));
   listing.changed = after != before;
-  if (!has_links && !listing.changed) listing.version = before;
+  listing.version = before;
   return listing;
+}
+
+Result<UniqueFd> LocalPath::OpenHolder(std::string_view below) const {
+  if (!below.empty()) {
+    const size_t slash = below.rfind('/');
+    return OpenNode(slash == std::string_view::npos ? "" : below.substr(0, slash));
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Location> holder, Parent());
+  return static_cast<const LocalPath&>(*holder).OpenNode("");
 }
 
 Result<Stamp> LocalPath::StampOf(std::string_view below) const {
@@ -118,7 +126,15 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
   if (!stat) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   Stamp stamp{kStart};
   MixStat(*stat, stamp);
-  if (!S_ISDIR(stat->mode)) return stamp;
+  if (!S_ISDIR(stat->mode)) {
+    ASSIGN_OR_RETURN(const UniqueFd parent, OpenHolder(below));
+    const std::optional<NodeStat> directory = StatNode(parent.get(), "");
+    if (!directory) return ErrnoStatus("stat the directory of " + QuotePath(FullPath(below)), errno);
+    for (const uint64_t value :
+         {directory->version.mount, directory->version.device, directory->version.inode})
+      Mix(value, stamp.value);
+    return stamp;
+  }
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
   const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
   if (!directory) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);

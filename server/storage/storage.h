@@ -123,7 +123,8 @@ struct FolderVersion {
   bool reliable() const { return file_system != kUnreliable; }
 };
 
-// Whether a file or directory, or an entry directly in it, has changed.
+// Whether a file or directory, or an entry directly in it, has changed. A file in another directory has
+// another stamp, also if it is a hard link to the same: tables name the files beside them.
 struct Stamp {
   uint64_t value = 0;      // another one after a change
   int64_t changed_ns = 0;  // Unix time of the last change of any of them
@@ -153,10 +154,10 @@ class Location {
   using Recall = std::function<bool(const FolderVersion&)>;
   struct Listing {
     NodeId id;
-    bool recalled = false;  // `recall` returned true, and nothing was visited
-    bool changed = false;   // while it was listed, so that entries may be missing
-    // When the listing began. Empty: the storage has no versions, or not all entries belong to the
-    // directory's version: it changed meanwhile, or has symbolic links.
+    bool recalled = false;   // `recall` returned true, and nothing was visited
+    bool changed = false;    // while it was listed, so that entries may be missing
+    bool has_links = false;  // what these lead to may change without the directory
+    // When the listing began. Empty: the storage has no versions.
     std::optional<FolderVersion> version = std::nullopt;
   };
 

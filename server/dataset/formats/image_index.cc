@@ -96,9 +96,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
-  size_t entries = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    ++entries;
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
@@ -133,7 +131,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     ASSIGN_OR_RETURN(found, scan.Run(index.classes_));
     index.checked_ = scan.TakeListed();
   }
-  if (index.checked_) index.ChooseChecked(base, entries);
+  if (index.checked_) index.LimitChecked(base);
   uint64_t images = 0;
   uint64_t names_bytes = 0;
   uint64_t folders = 0;
@@ -159,11 +157,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   return index;
 }
 
-void ImageIndex::ChooseChecked(const Location& base, size_t root_entries) {
-  const auto is_stamped = [](const FolderScan::Listed& folder) {
-    return folder.path.find('/') == std::string::npos;
-  };
-  if (root_entries <= Location::kMaxStamped) std::erase_if(*checked_, is_stamped);
+void ImageIndex::LimitChecked(const Location& base) {
   if (checked_->size() <= kMaxChecked) return;
   spdlog::warn("{} has {} folders to look at, more than {}: {}", QuotePath(base.path()), checked_->size(),
                kMaxChecked, UnseenText(base));

@@ -31,7 +31,8 @@ class ImageIndex {
   size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
   // Whether the directories of the classes and those below still have the entries that were found. Looks at
-  // none if there are more than kMaxChecked, nor at those with symbolic links, and for kMaxCheckTime at most.
+  // none if there are more than kMaxChecked, and for kMaxCheckTime at most. What links lead to may have
+  // changed.
   bool IsCurrent(const Location& base) const;
 
  private:
@@ -44,8 +45,7 @@ class ImageIndex {
   };
   const Directory& DirectoryOf(uint64_t id) const;
   void Add(FolderScan::Folder folder, uint32_t label);
-  // Leaves out of checked_ what Location::StampOf covers, and all of it if that is too much.
-  void ChooseChecked(const Location& base, size_t root_entries);
+  void LimitChecked(const Location& base);
 
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order

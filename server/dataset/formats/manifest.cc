@@ -111,7 +111,7 @@ std::string_view PathFault(std::string_view path) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
     if (path.substr(begin, end - begin) == "..")
-      return "leaves the manifest's folder; move the manifest or the image";
+      return "has '..' in it; name the image as it lies below the manifest's folder";
     begin = end + 1;
   }
   if (HasExtension(path, kUnsupportedImageExtensions))
@@ -136,6 +136,10 @@ class ManifestLoader {
     RETURN_IF_ERROR(ChooseColumns());
     RETURN_IF_ERROR(ReserveValues());
     return ReadValues();
+  }
+
+  Status FileChanged() const {
+    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
   }
 
   DatasetInfo info;
@@ -313,11 +317,6 @@ class ManifestLoader {
     return OkStatus();
   }
 
-  // The file changed between the two passes.
-  Status FileChanged() const {
-    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
-  }
-
   // Makes room for the values, if the host has the memory now.
   Status ReserveValues() {
     IndexMemory all;
@@ -468,6 +467,8 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   if (loaded.code() == Code::kResourceExhausted)
     return loaded.WithContext("open manifest " + QuotePath(file->path()));
   RETURN_IF_ERROR(loaded);
+  ASSIGN_OR_RETURN(const Stamp after, folder->StampOf(name));
+  if (after != stamp) return loader.FileChanged();
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";
   info.remote = folder->remote();

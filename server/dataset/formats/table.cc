@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/quote.h"
@@ -17,6 +19,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kTableWindowBytes = size_t{1} << 20;
+constexpr size_t kMaxNamesBytes = size_t{1} << 20;
 // What a byte of JSON takes when it is parsed, at most. No memory is asked for shorter rows.
 constexpr uint64_t kParsedBytes = 64;
 constexpr size_t kShortRowBytes = size_t{16} << 10;
@@ -66,8 +69,13 @@ template <typename Number>
 std::optional<Number> ParseNumber(std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  if (end != text.data() + text.size()) return std::nullopt;
+  if constexpr (std::is_same_v<Number, double>) {
+    // from_chars does not tell what is too small, which JSON's parser makes 0, from what is too large.
+    if (error == std::errc::result_out_of_range) number = std::strtod(std::string(text).c_str(), nullptr);
+    if (error == std::errc::result_out_of_range && std::abs(number) < 1) return number;
+  }
+  return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 class JsonLines final : public TableReader {
@@ -94,6 +102,10 @@ class JsonLines final : public TableReader {
         if (columns_.size() == kMaxColumns)
           return RowError(source_.file(), line_,
                           "the rows have more than " + std::to_string(kMaxColumns) + " keys");
+        names_bytes_ += name.size();
+        if (names_bytes_ > kMaxNamesBytes)
+          return RowError(source_.file(), line_,
+                          "the rows' keys have more than " + std::to_string(kMaxNamesBytes) + " bytes");
         columns_.push_back(name);
         cells.emplace_back();
       }
@@ -186,6 +198,7 @@ class JsonLines final : public TableReader {
   ByteSource source_;
   IndexMemory& memory_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
+  size_t names_bytes_ = 0;
   std::string text_;                      // of the row that is read
   mutable std::optional<bool> has_huge_;  // whether HasHugeIntegers(text_), once it was asked
 };

@@ -229,6 +229,24 @@ TEST_F(DecodedCacheTest, WhereTheHostLacksMemoryOthersGiveWay) {
   EXPECT_TRUE(Put(cache, kept, {known, 1, kAlice}, head_));
 }
 
+TEST_F(DecodedCacheTest, ImagesGiveWayToWhatASampleTakes) {
+  constexpr uint64_t kHost = uint64_t{170} << 20;
+  std::optional<DecodedCache> cache;
+  HostMemoryLedger ledger([&](uint64_t /*enough*/) {
+    const uint64_t used = cache ? cache->budget().used_bytes() : 0;
+    return Result<HostMemory>(HostMemory{kHost, kHost - used, "all", "all"});
+  });
+  DecodedCache::Options options = Options(1 << 20);
+  options.ledger = &ledger;
+  cache.emplace(options);
+  const DecodedCache::Use use{cache->UsesOf("set"), 7, kAlice};
+  constexpr uint64_t kImages = 30'000;
+  for (uint64_t i = 0; i < kImages; ++i) ASSERT_TRUE(Put(*cache, i, use, head_));
+  EXPECT_OK(ledger.ReserveForSample(uint64_t{65} << 20));
+  EXPECT_LT(cache->counts().entries, kImages);
+  EXPECT_GT(cache->counts().entries, 0U);
+}
+
 // Goes through shuffled epochs of a dataset, and returns the share of hits from the third epoch on.
 class Epochs {
  public:

@@ -314,6 +314,21 @@ TEST_F(DatasetCacheTest, DatasetsEndByCloseAlone) {
   EXPECT_TRUE(ended);
 }
 
+TEST_F(DatasetCacheTest, WhatWasOpenedBeforeTheFilesChangedIsNotKept) {
+  int closed = 0;
+  DatasetCache cache(Options(8), [&](uid_t, const DatasetSpec&, const auto&) { ++closed; });
+  WriteRows("set/a.npy", 5);
+  WriteRows("other/a.npy", 5);
+  LetTimesSettle();
+  EXPECT_OK(cache.Open(kUser, Path((directory_ / "other").string())));
+  ASSERT_OK_AND_ASSIGN(auto used, cache.Open(kUser, Path((directory_ / "set").string())));
+  WriteRows("set/a.npy", 6);
+  EXPECT_OK(cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_EQ(closed, 1) << "the new one, which has not settled";
+  used.reset();
+  EXPECT_EQ(closed, 2);
+}
+
 // Purpose: hears of every file and folder that is opened in a folder. Owns: an inotify descriptor.
 class OpenedWatch {
  public:

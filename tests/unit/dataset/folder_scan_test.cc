@@ -288,6 +288,18 @@ TEST_F(FolderScanTest, AnIndexOfAFolderThatChangedWhileItWasListedIsNotCurrent) 
   EXPECT_FALSE(busy.IsCurrent(base));
 }
 
+TEST_F(FolderScanTest, AnIndexIsCurrentUntilAnyOfItsFoldersChanges) {
+  fs::create_symlink("../1.jpg", Path("a/deep/link.jpg"));
+  const WatchedLocation base = Base();
+  for (const char* added : {"a/new.jpg", "a/deep/new.jpg"}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // see IsSettled
+    ASSERT_OK_AND_ASSIGN(const ImageIndex index, ImageIndex::Build(base, nullptr));
+    EXPECT_TRUE(index.IsCurrent(base));
+    Add(added);
+    EXPECT_FALSE(index.IsCurrent(base)) << added;
+  }
+}
+
 TEST_F(FolderScanTest, FollowsLinksEachTime) {
   Add("elsewhere/9.jpg");
   fs::create_symlink("../elsewhere/9.jpg", Path("b/link.jpg"));

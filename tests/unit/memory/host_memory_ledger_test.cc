@@ -134,6 +134,30 @@ TEST_F(HostMemoryLedgerTest, AnIndexMayTakeWhatTheHostHasLeft) {
   EXPECT_LE(taken, 84 * kMiB + kMiB);
 }
 
+TEST_F(HostMemoryLedgerTest, SpareMemoryIsFreedForOthers) {
+  std::optional<HostMemoryLedger::Reservation> spare = ledger_.ReserveSpare(30 * kMiB, 20 * kMiB).value();
+  EXPECT_FALSE(ledger_.ReserveSpare(40 * kMiB, 20 * kMiB).ok());
+  uint64_t freed = 0;
+  spare->Allocate(30 * kMiB);
+  available_ -= 30 * kMiB;
+  ledger_.SetFreeSpare([&](uint64_t bytes) {
+    freed = bytes;
+    available_ = 100 * kMiB;
+  });
+  {
+    ASSERT_OK_AND_ASSIGN(const auto sample, ledger_.ReserveForSample(84 * kMiB));
+    EXPECT_EQ(freed, 116 * kMiB);
+    EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).ok()) << "the sample is about to take it";
+  }
+  for (const auto reserve : {&HostMemoryLedger::Reserve, &HostMemoryLedger::ReserveForIndex}) {
+    available_ = 0;
+    EXPECT_OK((ledger_.*reserve)(70 * kMiB));
+  }
+  available_ = 0;
+  EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).ok()) << "it makes no room for itself";
+  ledger_.SetFreeSpare(nullptr);
+}
+
 TEST(ResizeForSampleTest, OnlyWhatThereIsBecomesABuffer) {
   std::vector<std::byte> buffer;
   ASSERT_OK(ResizeForSample(65 << 20, buffer));

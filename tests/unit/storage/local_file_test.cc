@@ -55,6 +55,19 @@ class LocalFileTest : public ::testing::Test {
   TempDir dir_;
 };
 
+TEST_F(LocalFileTest, AHardLinkInAnotherFolderHasAnotherStamp) {
+  fs::create_hard_link(Path("root/set/a.txt"), Path("root/other/a.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath root, Resolve("root"));
+  ASSERT_OK_AND_ASSIGN(const Stamp first, root.StampOf("set/a.txt"));
+  ASSERT_OK_AND_ASSIGN(const Stamp other, root.StampOf("other/a.txt"));
+  EXPECT_NE(first, other);
+  for (const auto& [path, below] : {std::pair("root/set", "a.txt"), std::pair("root/set/a.txt", "")}) {
+    ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve(path));
+    ASSERT_OK_AND_ASSIGN(const Stamp same, base.StampOf(below));
+    EXPECT_EQ(same, first) << path;
+  }
+}
+
 TEST_F(LocalFileTest, OpensAFileBelowThePathAndThePathItself) {
   ASSERT_OK_AND_ASSIGN(const LocalPath folder, Resolve("root/set"));
   ASSERT_OK_AND_ASSIGN(const auto file, folder.OpenFile("a.txt"));
