@@ -147,7 +147,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     Delivery:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU,
         in the framework's own memory, written on the stream that is current when the batch is taken. Taking a batch
-        never waits for the GPU.
+        does not wait for the GPU, with two exceptions: it decodes the images (`decode`), or it is 64 batches behind
+        with `resident` samples.
       backend: how batches reach a GPU. "vmm-fd": device memory shared by a file descriptor. "cuda-ipc": device
         memory shared by a handle; not for groups, and only with the daemon's own user and PID namespace. "host":
         through host memory. "auto": the first of these that works, with a warning if that is not the first. A
@@ -165,7 +166,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         by field. "tuple": a plain tuple. The tensors are the same and hold the same slots.
       slots: number of batches prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has
         finished the step that uses it, so give more slots than the steps that the trainer queues ahead. Default: the
-        daemon's (4; on a GPU 8, more for small batches).
+        daemon's `default_slots` (4). It is doubled on a GPU, and on the host where that takes little memory. Small
+        batches get up to four times as many.
       share, group, group_size: "broadcast": every feed of the group gets every batch, made once. "queue": each batch
         goes to one of them. The group starts when group_size feeds have joined. Give group_size, or a restart of the
         daemon may split the group.
