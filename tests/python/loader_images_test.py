@@ -273,6 +273,8 @@ def test_advice_for_a_batch_whose_other_fields_are_too_large_leads_to_one_that_f
 
     with pytest.raises(pinfeed.ResourceExhaustedError) as refusal:
         batches()
+    assert "max_encoded_bytes" not in str(refusal.value) and "paths" not in str(refusal.value)
+    assert "\n" not in str(refusal.value), "nothing but the message"
     advice = dict(re.findall(r"(max_\w+_bytes)=(\d+)", str(refusal.value)))
     assert [len(batch[1][0]) for batch in batches(**{name: int(value) for name, value in advice.items()})][9] == 100000
 
