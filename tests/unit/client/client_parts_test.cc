@@ -69,7 +69,8 @@ TEST(ClientAddressTest, TcpIsToldFromPaths) {
 TEST(ClientConnectTest, ErrorsSayWhatToDo) {
   const TempDir dir;
   EXPECT_THAT(StatusJson((dir / "none.sock").string(), Soon()),
-              StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
+              StatusIs(Code::kUnavailable,
+                       HasSubstr("is the daemon running? Start pinfeedd, or name its socket by address=")));
   EXPECT_THAT(StatusJson(dir.Write("file", "x").string(), Soon()),
               StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
 }
