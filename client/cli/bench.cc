@@ -87,17 +87,6 @@ uint64_t BatchBytes(const Batch& batch, const std::vector<TensorView>& outputs) 
   return bytes;
 }
 
-// The daemon's status of the feed that this process is attached to.
-Json OwnFeedStatus(const ToolContext& context) {
-  const Json status = Json::parse(StatusJson(context.address));
-  for (const Json& feed : ListField(status, "feeds")) {
-    for (const Json& session : ListField(feed, "sessions")) {
-      if (UintField(session, "pid") == static_cast<uint64_t>(::getpid())) return feed;
-    }
-  }
-  return nullptr;
-}
-
 void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
   const std::vector<TensorView> outputs = feed.Outputs();
   const Clock::time_point start = Clock::now();
@@ -139,7 +128,7 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   BenchReport report;
   report.SetOpened(open_ns, NanosecondsSince(asked));
   Drain(feed, options, report);
-  report.SetFeedStatus(OwnFeedStatus(context));
+  report.SetFeedStatus(OwnFeed(Json::parse(StatusJson(context.address))));
   if (options.json) {
     std::puts(report.ToJson().dump(2).c_str());
   } else {

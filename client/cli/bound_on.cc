@@ -99,7 +99,7 @@ std::string NameOf(const Json& session) {
 // Only what the feed does not have yet.
 std::string DecodeRemedy(const Json& feed) {
   const std::string always = "smaller images, more processors";
-  if (IsBatcher(feed)) return always;
+  if (IsBatcher(feed) || UintField(feed, "producers") != 0) return always;
   std::string remedy;
   const uint64_t hits = UintField(feed, "cache_hits");
   const uint64_t lookups = hits + UintField(feed, "cache_misses");
@@ -144,9 +144,9 @@ std::string FeedBoundOn(const Json& feed) {
 std::string FeedRemedy(const Json& feed) {
   const Bound bound = BoundOf(feed);
   if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
+  if (bound.on == "decode") return DecodeRemedy(feed);
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer")
     return "more processes that fill batches (num_workers)";
-  if (bound.on == "decode") return DecodeRemedy(feed);
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
   return found == kRemedies.end() ? "" : found->second;

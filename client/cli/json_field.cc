@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/json_field.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 namespace pinfeed {
@@ -34,6 +36,15 @@ const Json& ListField(const Json& object, const char* name) {
   static const Json kEmpty = Json::array();
   const Json* field = Find(object, name);
   return field != nullptr && field->is_array() ? *field : kEmpty;
+}
+
+Json OwnFeed(const Json& status) {
+  for (const Json& feed : ListField(status, "feeds")) {
+    for (const Json& session : ListField(feed, "sessions")) {
+      if (UintField(session, "pid") == static_cast<uint64_t>(::getpid())) return feed;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace pinfeed

@@ -84,7 +84,9 @@ void PrintList(const Json& answer, const char* field, const char* title) {
 
 void RunReload(const ToolContext& context) {
   const Json answer = Call(context, "Reload", Json::object());
-  if (ListField(answer, "changed").empty()) std::puts("loaded: nothing changed");
+  if (ListField(answer, "changed").empty())
+    std::puts(ListField(answer, "need_restart").empty() ? "loaded: nothing changed"
+                                                        : "loaded: no change takes effect now");
   PrintList(answer, "changed", "loaded, in force now:");
   PrintList(answer, "need_restart", "waits for a restart:");
   PrintList(answer, "warnings", "loaded as it is, but:");

@@ -10,10 +10,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "client/cli/command.h"
 #include "client/cli/contact_sheet.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/json_field.h"
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
 #include "common/base/quote.h"
@@ -273,6 +275,33 @@ void PrintSamples(const std::vector<PeekField>& fields, const TensorView* images
   table.Print();
 }
 
+const TensorView& FieldNamed(const std::vector<PeekField>& fields, std::string_view name) {
+  for (const PeekField& field : fields)
+    if (field.tensor.name() == name) return field.tensor;
+  throw ToolError("the batch has no tensor " + std::string(name));
+}
+
+// Prints why samples of the batch are bad. The daemon keeps only the newest reasons of a feed.
+void PrintBadSamples(const std::vector<PeekField>& fields, uint32_t samples, const ToolContext& context) {
+  const auto* const valid = FieldNamed(fields, "valid").data_as<uint8_t>();
+  const auto* const ids = FieldNamed(fields, "sample_id").data_as<int64_t>();
+  std::set<uint64_t> bad;
+  for (uint32_t i = 0; i < samples; ++i)
+    if (valid[i] == 0) bad.insert(static_cast<uint64_t>(ids[i]));
+  if (bad.empty()) return;
+  const Json feed = OwnFeed(Json::parse(StatusJson(context.address)));
+  std::puts("");
+  for (const Json& note : ListField(feed, "last_bad_samples")) {
+    const uint64_t id = UintField(note, "sample_id");
+    if (bad.erase(id) == 0) continue;
+    std::printf("bad: sample %s: %s\n", std::to_string(id).c_str(),
+                Printable(TextField(note, "reason")).c_str());
+  }
+  if (!bad.empty())
+    std::printf("bad: %s more, whose reasons the daemon no longer has\n",
+                Counted(bad.size(), "sample").c_str());
+}
+
 void RunPeek(const PeekOptions& options, const ToolContext& context) {
   auto [feed, own] = OpenForPeek(options, context);
   const std::optional<Batch> batch = NextUnlessInterrupted(feed);
@@ -289,6 +318,7 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
                 Counted(sheet.rows(), "row").c_str());
   }
   PrintSamples(fields, images.tensor, feed.Classes(), columns, batch->samples(), own);
+  if (own) PrintBadSamples(fields, batch->samples(), context);
   for (const std::string& column : feed.LeftOut())
     std::printf("left out: %s\n", EscapeUnprintable(column).c_str());
 }

@@ -82,6 +82,8 @@ int Run(int argc, char** argv) {
       std::fputs(tool.help().c_str(), stderr);  // no command was given
       return kExitUsage;
     }
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))  // its text reverses them
+      throw UsageError("not expected: " + Printable(CLI::detail::join(tool.remaining(true), " ")));
     const int status = tool.exit(error);
     FlushAnswer();
     return status == 0 ? 0 : kExitUsage;  // 0: --help or --version

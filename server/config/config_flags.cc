@@ -53,6 +53,9 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     flags.action = Action::kPrintAndExit;
     flags.text = std::string("pinfeedd ") + kVersion + "\n";
     return flags;
+  } catch (const CLI::ExtrasError&) {  // whose text has them in reverse order
+    return InvalidArgument("command line: not expected: " + CLI::detail::join(app.remaining(), " ") +
+                           " (see pinfeedd --help)");
   } catch (const CLI::ParseError& error) {
     return InvalidArgument(std::string("command line: ") + error.what() + " (see pinfeedd --help)");
   }

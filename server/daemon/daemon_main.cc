@@ -73,21 +73,23 @@ int Run(const std::vector<std::string>& arguments) {
       std::cout << PrintConfig(*command_line);
       return 0;
     case Action::kCheck:
-      if (const Status status = CheckHost(*command_line); !status.ok()) {
-        std::cerr << "pinfeedd: " << status.message() << '\n';
-        return kExitConfig;
-      }
-      std::cout << DescribeCheck(*command_line) << '\n';
-      return 0;
     case Action::kRun:
       break;
   }
-  BlockDaemonSignals();
   if (const Status status = InitLogging(command_line->config.log_level, command_line->config.log_format);
       !status.ok()) {
     std::cerr << "pinfeedd: " << status.message() << '\n';
     return kExitConfig;
   }
+  if (command_line->action == Action::kCheck) {
+    if (const Status status = CheckHost(*command_line); !status.ok()) {
+      std::cerr << "pinfeedd: " << status.message() << '\n';
+      return kExitConfig;
+    }
+    std::cout << DescribeCheck(*command_line) << '\n';
+    return 0;
+  }
+  BlockDaemonSignals();
   Result<std::unique_ptr<Daemon>> daemon = Daemon::Start(*command_line, read_config);
   if (!daemon.ok()) {
     spdlog::error("cannot start: {}", daemon.status().ToString());

@@ -31,8 +31,9 @@ ReloadReport RunningConfig::Adopt(const std::string& who, const LoadedConfig& lo
                                until);
   }
   loaded_at_ = WallClock::now();
+  const char* const none = reload.need_restart.empty() ? "nothing changed" : "no change takes effect now";
   spdlog::info("{}: the configuration was loaded: {}", who,
-               reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
+               reload.changed.empty() ? none : Joined(reload.changed));
   if (!reload.need_restart.empty())
     spdlog::warn("takes effect only after a restart: {}", Joined(reload.need_restart));
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);

@@ -77,7 +77,7 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
       {{"bench"}, "give a dataset"},
       {{"bnech"}, "bnech"},
       {{"bench", "x", "--batch-size", "-3"}, "--batch-size"},
-      {{"bench", "x", "--batchsize", "3"}, "--batchsize"},
+      {{"bench", "x", "--batchsize", "3"}, "not expected: --batchsize 3 (see pinfeed --help)"},
       {{"bench", "x", "--seconds", "nan"}, "nan is not a number"},
       {{"bench", "x", "--seconds", "inf"}, "inf is not a number"},
       {{"bench", "x", "--seconds", "-1"}, "-1 is not a number"},

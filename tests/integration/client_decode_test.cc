@@ -12,6 +12,7 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -63,7 +64,8 @@ TEST_F(ClientDecodeTest, AutoWithoutAGpuIsTheCpuAndSaysSo) {
   const auto feed = Open(R"(, "decode": "DECODE_AUTO")", nullptr);
   ASSERT_TRUE(feed);
   EXPECT_EQ(feed->constants().decode, "cpu");
-  EXPECT_THAT(Log(), HasSubstr("decoded by the CPU, not by the GPU: the client names no GPU"));
+  EXPECT_THAT(Log(), AllOf(HasSubstr("decoded by the CPU, not by the GPU: the client names no GPU"),
+                           HasSubstr("give decode \"cpu\" or \"gpu\" with a device (device=)")));
   EXPECT_OK(Next(*feed));
   EXPECT_THAT(Feed::Open(Options(kGpu, nullptr)),
               StatusIs(Code::kFailedPrecondition, HasSubstr("the client names no GPU")));

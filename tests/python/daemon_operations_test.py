@@ -264,6 +264,17 @@ def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
     )
 
 
+def test_what_a_check_logs_is_on_stderr_as_a_daemons_log(tmp_path):
+    (tmp_path / "images" / "cats").mkdir(parents=True)
+    (tmp_path / "images" / "cats" / "1.jpg").touch()
+    config = tmp_path / "pinfeed.toml"
+    config.write_text(f'[datasets.here]\npath = "{tmp_path}/images"\n')
+    command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(tmp_path), "--config", str(config)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"OK: {config}\n"
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ info +indexed ", done.stderr), done.stderr
+
+
 def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):
     config = tmp_path / "pinfeed.toml"
     config.write_text(f'[datasets.here]\npath = "{numbers}"\n[datasets.gone]\npath = "{tmp_path}/gone.npy"\n')

@@ -2,6 +2,7 @@
 """What a batch is and how long its slot is kept, over a library that needs no daemon."""
 
 import contextlib
+import copy
 import gc
 import pickle
 import sys
@@ -29,8 +30,22 @@ def test_a_batch_is_a_named_tuple(fake):
     assert (batch.epoch, batch.index, batch.skipped, batch.last_of_epoch) == (0, 0, 0, False)
     moved = type(batch)(*(value.copy() for value in batch))
     assert moved.label.tolist() == label.tolist() and moved._fields == batch._fields and moved.raw == {}
-    assert pickle.loads(pickle.dumps(batch))[1].tolist() == label.tolist()
     assert repr(batch).startswith("Batch(image=array(")
+
+
+@pytest.mark.parametrize("clone, shares", [(copy.copy, True), (copy.deepcopy, False), (lambda batch: pickle.loads(pickle.dumps(batch)), False)])
+def test_a_copy_of_a_batch_is_a_batch_without_the_slot(fake, clone, shares):
+    feed = fake()
+    batch = next(iter(feed))
+    again = clone(batch)
+    assert isinstance(again, pinfeed.Batch) and again._fields == ("image", "label") and again.raw == {}
+    assert (again.epoch, again.index, again.skipped, again.last_of_epoch) == (0, 0, 0, False)
+    assert again.image.tolist() == batch.image.tolist() and again["label"].tolist() == EPOCH[0]
+    assert (again.image is batch.image) == shares
+    del batch
+    gc.collect()
+    assert feed.held == shares
+    assert type(clone(again)) is type(again)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

@@ -403,6 +403,8 @@ def test_ragged_goes_before_pad_and_others_are_unchanged():
         ([], {"pad": "x"}, "pad: 'x' is not a number"),
         ([], {"pad": {"a": None}}, "pad['a']: None is not a number"),
         ([], {"ragged": 1.5}, "ragged: 1.5 is not True"),
+        ([], {"ragged": ["b", "a"], "pad": {"a": 0, "c": 0}}, "pad: ['a'] in ragged, too"),
+        ([], {"ragged": True, "pad": 0}, "pad: ragged=True leaves no field to pad"),
     ],
 )
 def test_rows_that_do_not_fit_are_errors(samples, arguments, words):

@@ -23,6 +23,8 @@ Image = pytest.importorskip("PIL.Image")
 from loader_datasets import Numbers, all_same  # noqa: E402
 
 import pinfeed  # noqa: E402
+from pinfeed._worker.collate import default_collate  # noqa: E402
+from pinfeed._worker.encoded import BatchImages  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -273,6 +275,8 @@ def test_advice_for_a_batch_whose_other_fields_are_too_large_leads_to_one_that_f
 
     with pytest.raises(pinfeed.ResourceExhaustedError) as refusal:
         batches()
+    assert "max_encoded_bytes" not in str(refusal.value) and "paths" not in str(refusal.value)
+    assert "\n" not in str(refusal.value), "nothing but the message"
     advice = dict(re.findall(r"(max_\w+_bytes)=(\d+)", str(refusal.value)))
     assert [len(batch[1][0]) for batch in batches(**{name: int(value) for name, value in advice.items()})][9] == 100000
 
@@ -358,15 +362,18 @@ def test_transforms_must_give_one_shape_and_need_images(photos):
         next(iter(pinfeed.DataLoader(Numbers(4), 2, num_workers=1, transforms=RANDOM)))
 
 
-def half(index, path):
-    return (pinfeed.EncodedImage(path) if index < 6 else index), index
-
-
-def test_samples_with_and_without_images_do_not_mix(photos):
-    iterator = iter(loader(photos, half))
-    next(iterator)
-    with pytest.raises(TypeError, match=r"sample\[0\] is pinfeed._worker.encoded.EncodedImage in sample 0 of the batch, and int in sample 2"):
-        next(iterator)
+@pytest.mark.parametrize(
+    "first, other, words",
+    [
+        (pinfeed.EncodedImage(b"image"), 1, r"pinfeed\.EncodedImage in sample 0 of the batch, and int in sample 2"),
+        (1, pinfeed.EncodedImage(b"image"), r"int in sample 0 of the batch, and pinfeed\.EncodedImage in sample 2"),
+        (numpy.zeros(2), pinfeed.EncodedImage(b"image"), r"numpy\.ndarray in sample 0 of the batch, and pinfeed\.EncodedImage in sample 2"),
+    ],
+)
+def test_samples_with_and_without_images_do_not_mix(first, other, words):
+    samples = [(each, 0) for each in (first, first, other, first)]
+    with pytest.raises(TypeError, match=rf"sample\[0\] is {words}: return the same type for every sample$"):
+        default_collate(samples, numpy.empty, images=BatchImages(0, None, len(samples)))
 
 
 # ---- processes ----------------------------------------------------------------------------------------------------------------------

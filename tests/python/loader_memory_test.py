@@ -465,6 +465,8 @@ def test_an_exception_has_its_type_if_possible_and_the_workers_traceback(error, 
 
 def test_the_first_line_of_a_message_tells_what_failed():
     assert str(raised(ValueError("bad sample"))).splitlines()[0] == "ValueError in pinfeed worker 3: bad sample"
+    refused = pinfeed.ResourceExhaustedError(pinfeed.Code.RESOURCE_EXHAUSTED, "too large")
+    assert str(raised(refused)).splitlines()[0] == "ResourceExhaustedError in pinfeed worker 3: too large"
     assert str(raised(KeyError("label"))).splitlines()[0] == "KeyError in pinfeed worker 3: 'label'"
 
 

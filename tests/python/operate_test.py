@@ -95,6 +95,13 @@ def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
             configured.can_open("new")
 
 
+def test_a_reload_of_what_needs_a_restart_alone_does_not_say_that_nothing_changed(configured):
+    configured.write('socket_mode = "0600"\n')
+    status, out, err = tool(configured.daemon, "reload")
+    assert status == 0 and out.startswith("loaded: no change takes effect now\nwaits for a restart:\n"), err
+    assert "the configuration was loaded: no change takes effect now" in configured.daemon.log()
+
+
 def test_a_wrong_file_changes_nothing_and_says_where(configured):
     daemon = configured.daemon
     configured.write('log_level = "debug"\nmax_sessions = "many"\nsockets = 3\n', datasets=("new",))

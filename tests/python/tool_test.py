@@ -75,8 +75,10 @@ def test_peek_tells_which_samples_are_bad(daemon, images, tmp_path):
         (tmp_path / "spoilt" / source.parent.name / source.name).write_bytes(source.read_bytes()[: 40 if source.stem == "tall" else None])
     status, out, err = tool(daemon, "peek", tmp_path / "spoilt", cwd=tmp_path)
     assert status == 0, err
-    table = [line.split() for line in out.splitlines()[2:]]
+    table = [line.split() for line in out.splitlines()[2:6]]
     assert table == [["ROW", "COLUMN", "label", "sample_id", "class"], ["1", "1", "bad", "0", "bad"], ["1", "2", "0", "1", "cat"], ["2", "1", "1", "2", "dog"]]
+    empty, reason = out.splitlines()[6:]
+    assert not empty and re.match(r"bad: sample 0: /.*/tall\.png: PNG: ", reason)
 
 
 def test_peek_of_fields_named_as_tensors_of_its_own(daemon, tmp_path):

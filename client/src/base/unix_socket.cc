@@ -41,10 +41,11 @@ Status ConnectError(const std::string& path, int error) {
   }
   Status status = ErrnoStatus("connect to pinfeedd at " + path, error);
   if (error == ENOENT || error == ECONNREFUSED) {
-    return {
-        Code::kUnavailable,
-        status.message() + "; is the daemon running? Start pinfeedd, or set PINFEED_ADDRESS to its socket",
-        error};
+    return {Code::kUnavailable,
+            status.message() +
+                "; is the daemon running? Start pinfeedd, or name its socket by address=, "
+                "--address or PINFEED_ADDRESS",
+            error};
   }
   if (error == EACCES || error == EPERM) {
     return {Code::kPermissionDenied,

@@ -54,8 +54,10 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
   if (parsed.ok()) return OkStatus();
   std::string why = WholeCharacters(std::string(parsed.message()));
   if (why.ends_with('.')) why.pop_back();
-  return InvalidArgument(std::string(what) + ": " + why +
-                         "; fields and values are those of its message in proto/pinfeed/v1");
+  const char* const described =
+      what == "spec" ? "docs/transforms.md describes the transforms, docs/protocol.md the other fields"
+                     : "fields and values are those of its message in proto/pinfeed/v1";
+  return InvalidArgument(std::string(what) + ": " + why + "; " + described);
 }
 
 Result<std::string> ToJson(const google::protobuf::Message& message) {

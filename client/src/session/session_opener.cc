@@ -149,9 +149,10 @@ Status SessionOpener::WithGpuError(const Status& refused) const {
 
 void SessionOpener::WarnOfFallback(const FeedOffer& offer) const {
   if (!offer.decode_note.empty()) {
+    const std::string gpu = options_.device < 0 ? "\"gpu\" with a device (device=)" : "\"gpu\"";
     ClientLog(PF_LOG_WARNING, "images are decoded by the CPU, not by the GPU: " + offer.decode_note +
-                                  " (the daemon at " + options_.address +
-                                  "); give decode \"cpu\" or \"gpu\" instead of auto to choose");
+                                  " (the daemon at " + options_.address + "); give decode \"cpu\" or " + gpu +
+                                  " instead of auto to choose");
   }
   if (!offer.resident_note.empty()) {
     ClientLog(PF_LOG_WARNING, "samples are not kept on the GPU: " + offer.resident_note + " (the daemon at " +

@@ -133,6 +133,8 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
     EXPECT_NE(FeedRemedy(Feed({{cause, 0.9}}, {})), "") << cause;
   Json feed = Feed({{"decode", 0.9}}, {});
   feed["producers"] = 2;
+  EXPECT_EQ(FeedRemedy(feed), "smaller images, more processors") << "what producers do counts as read";
+  feed["recent"] = {{"read", 0.9}};
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
   feed["state"] = "draining";
   EXPECT_EQ(FeedRemedy(feed), "");

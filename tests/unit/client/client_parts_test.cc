@@ -28,6 +28,7 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -69,7 +70,8 @@ TEST(ClientAddressTest, TcpIsToldFromPaths) {
 TEST(ClientConnectTest, ErrorsSayWhatToDo) {
   const TempDir dir;
   EXPECT_THAT(StatusJson((dir / "none.sock").string(), Soon()),
-              StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
+              StatusIs(Code::kUnavailable,
+                       HasSubstr("is the daemon running? Start pinfeedd, or name its socket by address=")));
   EXPECT_THAT(StatusJson(dir.Write("file", "x").string(), Soon()),
               StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
 }
@@ -116,8 +118,10 @@ TEST(ClientSpecTest, UnknownFieldsAreNamed) {
   const TempDir dir;
   const std::string address = (dir / "none.sock").string();
   bool stopping = false;
-  EXPECT_THAT(OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon(), &stopping),
-              StatusIs(Code::kInvalidArgument, HasSubstr("batchsize")));
+  EXPECT_THAT(
+      OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon(), &stopping),
+      StatusIs(Code::kInvalidArgument,
+               AllOf(HasSubstr("batchsize"), HasSubstr("docs/transforms.md describes the transforms"))));
   EXPECT_THAT(OpenFeed(address, {"not json", {}, "t"}, Soon(), &stopping),
               StatusIs(Code::kInvalidArgument, HasSubstr("spec must be a JSON object")));
   EXPECT_THAT(OpenFeed(address, {"[]", {}, "t"}, Soon(), &stopping),

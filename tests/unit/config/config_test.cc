@@ -156,6 +156,8 @@ TEST(ConfigTest, DoesNotWaitForAWriterOfItsFile) {
 TEST(ConfigTest, RefusesUnknownFlagsAndMissingValues) {
   EXPECT_THAT(ParseCommandLine({"--wrokers=3"}, {}), StatusIs(Code::kInvalidArgument, HasSubstr("wrokers")));
   EXPECT_THAT(ParseCommandLine({"--workers"}, {}), StatusIs(Code::kInvalidArgument, HasSubstr("--workers")));
+  EXPECT_THAT(ParseCommandLine({"--one", "two", "--three"}, {}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("not expected: --one two --three (")));
   EXPECT_THAT(ParseCommandLine({"stray"}, {}), StatusIs(Code::kInvalidArgument, HasSubstr("stray")));
 }
 

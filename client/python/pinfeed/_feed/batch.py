@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, Callable, ClassVar, Dict, ItemsView, KeysView, Optional, Sequence, Tuple, Type, ValuesView
 
@@ -27,7 +28,7 @@ class Batch(Tuple[Any, ...]):
     A batch behaves like a named tuple (``_fields``, ``_asdict()``) and mostly like a mapping: ``batch.items()``,
     ``dict(batch)``, ``model(**batch)``, ``"image" in batch``. Iterating yields the tensors, so a batch is not a
     `collections.abc.Mapping`; for code that requires one, open the feed with output="dict". ``batch.to(device)``
-    moves torch tensors. Further attributes:
+    moves torch tensors. `copy.copy` shares the tensors; `copy.deepcopy` and `pickle` copy them. Further attributes:
 
     epoch: the batch's epoch, from 0. index: its number within the epoch for this rank, from 0. skipped: the number
     of bad samples left out. last_of_epoch: whether the next batch belongs to the next epoch.
@@ -106,7 +107,8 @@ class Batch(Tuple[Any, ...]):
         return {}
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return tuple, (tuple(self),)  # the class exists for this feed only
+        public = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return _restored, (self._fields, tuple(self), public)  # the class exists for this feed only
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
@@ -127,3 +129,15 @@ def batch_class(names: Sequence[str]) -> Type[Batch]:
     }
     members.update(_fields=tuple(names), __module__=Batch.__module__)
     return type("Batch", (Batch,), members)
+
+
+@functools.lru_cache(maxsize=64)
+def _restored_class(names: Tuple[str, ...]) -> Type[Batch]:
+    return batch_class(names)
+
+
+def _restored(names: Tuple[str, ...], tensors: Sequence[Any], attributes: Dict[str, Any]) -> Batch:
+    """Makes the batch that `Batch.__reduce__` describes."""
+    batch = _restored_class(names)(*tensors)
+    batch.__dict__.update(attributes)
+    return batch

@@ -89,9 +89,9 @@ class DataLoader(Generic[_Batch]):
     images, which become one tensor, as ``pinfeed.open(..., transforms=...)`` gives it. The transforms are those of `open`
     (torchvision's too), and must give all images one shape. Random ones depend on the epoch's seed and the sample's index
     only; if a sample has several images, or a batch a sample twice, each draws numbers of its own. Needs workers and the
-    default collation. `max_encoded_bytes`: for the files' bytes, or the paths, of one batch; default: twice those of the first
-    batch. A batch that has more raises ResourceExhaustedError. `max_batch_bytes` is then without these and without the
-    decoded images. An image that cannot be used raises an error in place of its batch that names the sample and the path,
+    default collation. `max_encoded_bytes`: what each batch has room for at least, of files' bytes or paths; default: twice those
+    of the first batch. A batch that does not fit raises ResourceExhaustedError. `max_batch_bytes` is then without these and
+    without the decoded images. An image that cannot be used raises an error in place of its batch that names the sample and the path,
     and the loop may go on. With on_bad_sample="zero" it is zeros, and a warning is logged.
 
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the

@@ -35,6 +35,7 @@ class LoaderImages:
             checks.refuse("on_bad_sample", on_bad_sample, '"fail" or "zero"')
         self._zero = on_bad_sample == "zero"
         self.images = 0  # of a batch, once known
+        self.reserved = 0  # bytes of a slot, once known
         self._warned = False
 
     def measure(self, first: Totals, whole: int) -> int:
@@ -60,7 +61,8 @@ class LoaderImages:
                 Code.INVALID_ARGUMENT, f"batch_size: {samples} samples with {first.images // first.samples} images each are more than {_MAX_IMAGES} images"
             )
         most = self._most or _MARGIN * (first.bytes // first.samples + 1) * samples
-        return (most + _PAGE - 1) // _PAGE * _PAGE
+        self.reserved = (most + _PAGE - 1) // _PAGE * _PAGE
+        return self.reserved
 
     def spec(self, seed: int) -> Spec:
         """Returns the part of a feed's spec, for an epoch of this seed."""

@@ -35,13 +35,14 @@ class Supervisor:
     that did not fit into a slot.
     """
 
-    def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int, lanes: Optional[Lanes]) -> None:
-        """`first`: the number of the feed's first batch."""
+    def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int, lanes: Optional[Lanes], encoded: int = 0) -> None:
+        """`first`: the number of the feed's first batch. `encoded`: the bytes of a slot for images."""
         self._pool = pool
         self._lanes = lanes
         self.one_offs = OneOffBatches(first)
         self._feed = feed
         self._first = first
+        self._encoded = encoded
         pool.generation += 1
         self._generation = pool.generation
         self._next = self._seen = first  # the trainer's next batch, now and at the latest death or refusal
@@ -126,7 +127,7 @@ class Supervisor:
             invitation = self._feed.invite_producer(lane)
         except UnavailableError:
             return False
-        self._pool.send(worker, "feed", self._generation, invitation, self._first)
+        self._pool.send(worker, "feed", self._generation, invitation, self._first, self._encoded)
         return True
 
     def _receive(self, worker: int) -> bool:

@@ -235,7 +235,7 @@ class WorkerIterator(LoaderIterator):
             raise
         supervisor = None
         try:
-            supervisor = Supervisor(self._pool, feed, self._number, self._lanes)
+            supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if loader._encoded is None else loader._encoded.reserved)
             supervisor.start()
             self._feed_capacity = loader._capacity = capacity
             self._feed_first = self._number

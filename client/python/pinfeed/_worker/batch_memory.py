@@ -159,12 +159,14 @@ class BatchWriter:
         of bytes. A text that is too long for the slot loses its middle.
         """
         self._start()
-        name = type(error).__name__
+        kind_of = type(error)
+        name = kind_of.__qualname__ if kind_of.__module__ in ("builtins", "__main__") else f"{kind_of.__module__}.{kind_of.__qualname__}"
         message = "".join(traceback.format_exception_only(type(error), error)).strip()
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        where = f"{name} in pinfeed worker {worker}"
-        head = where + message[len(name) :] if message.startswith(name) else f"{where}: {message}"
-        text = f"{head}\n\nThe worker's traceback:\n{trace}".encode("utf-8", "backslashreplace")
+        where = f"{kind_of.__name__} in pinfeed worker {worker}"
+        full = where + message[len(name) :] if message.startswith(name) else f"{where}: {message}"
+        if error.__traceback__ is not None:  # otherwise it is the worker's own, and its message says all
+            full += "\n\nThe worker's traceback:\n" + "".join(traceback.format_exception(kind_of, error, error.__traceback__))
+        text = full.encode("utf-8", "backslashreplace")
         try:
             kind = pickle.dumps(type(error))
         except Exception:  # a class that is not importable

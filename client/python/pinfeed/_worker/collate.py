@@ -92,6 +92,10 @@ class _Collator:
             fill = self._rows.pad_of(place)
             if fill is not None:
                 return stack_padded(self._torch, samples, fill, self._allocate, place)
+        if self._images is not None and type(first) is not EncodedImage:
+            kinds = list(map(type, samples))
+            if EncodedImage in kinds:
+                raise TypeError(_different(samples, kinds.index(EncodedImage), place))
         method = self._by_type.get(type(first)) or self._method_for(first)
         if method is None:
             raise _refused(samples, 0, place)
@@ -410,9 +414,10 @@ def _keys(keys: List[Any]) -> str:
 
 
 def _different(samples: Sequence[Any], position: int, place: str) -> str:
+    encoded = EncodedImage in (type(samples[0]), type(samples[position]))  # the daemon decodes them for the default collation only
     return (
         f"default_collate: {place} is {_type_name(samples[0])} in sample 0 of the batch, and {_type_name(samples[position])} in sample {position}: "
-        f"return the same type for every sample, or {_ADVICE}"
+        "return the same type for every sample" + ("" if encoded else f", or {_ADVICE}")
     )
 
 
@@ -430,4 +435,5 @@ def _refused(samples: Sequence[Any], position: int, place: str) -> TypeError:
 
 def _type_name(value: Any) -> str:
     kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    module = "pinfeed" if kind.__module__.startswith("pinfeed.") else kind.__module__
+    return kind.__name__ if module == "builtins" else f"{module}.{kind.__qualname__}"

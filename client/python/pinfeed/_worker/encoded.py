@@ -14,7 +14,7 @@ from .._base.checks import to_integer
 
 FILE, PATH = 1, 2  # kinds of rows
 _NO_INDEX = 1 << 63
-_MAX_PATH_BYTES = 4095
+MAX_PATH_BYTES = 4095
 _MAX_FILE_BYTES = 1 << 30
 ADVICE = "pinfeed.EncodedImage is for samples that pinfeed.DataLoader collates by default: omit collate_fn, and give a batch_size and transforms="
 
@@ -144,8 +144,8 @@ class BatchImages:
         source = image._source
         if isinstance(source, str):
             path = os.fsencode(source)
-            if len(path) > _MAX_PATH_BYTES:
-                raise ValueError(f"EncodedImage: a path of {len(path)} bytes, where at most {_MAX_PATH_BYTES} are possible: {source[:200]} ...")
+            if len(path) > MAX_PATH_BYTES:
+                raise ValueError(f"EncodedImage: a path of {len(path)} bytes, where at most {MAX_PATH_BYTES} are possible: {source[:200]} ...")
             return Row(sample, draw, PATH, path)
         if len(source) > _MAX_FILE_BYTES:
             raise ValueError(f"EncodedImage: a file of {len(source)} bytes, where at most {_MAX_FILE_BYTES} are possible")

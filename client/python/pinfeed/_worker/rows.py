@@ -71,6 +71,11 @@ def rows_of(checks: Checks, ragged: Any, pad: Any) -> Optional[Rows]:
         if to_number(pad) is None:
             checks.refuse("pad", pad, "a number, or a dict from names or positions in a sample to numbers")
         values["sample"] = pad
+    if ragged is True and values:
+        checks.add("pad", "ragged=True leaves no field to pad: omit one of the two, or give ragged the names of its fields")
+    both = [name for argument, name in named if argument == "pad" and ("ragged", name) in named]
+    if both:
+        checks.add("pad", f"{shown(both)} in ragged, too: a field is ragged or padded, so omit the name in one of the two")
     return Rows(tuple(names), values, tuple(named)) if names or values else None
 
 

@@ -5,8 +5,8 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
-batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`; ("end",): the epoch is over, and another one may follow; ("exit",).
+batch in private memory; ("feed", generation, invitation, first, encoded): fill batches of the feed until it hangs up, where the
+feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end",): the epoch is over, and another one may follow; ("exit",).
 
 The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed", generation, batch, memory) with
 the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", state) with
@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 from .._base.errors import Code, Error, ResourceExhaustedError
 from .._base.optional_torch import torch_or_none
 from .batch_memory import BatchCopy, BatchTooLarge, BatchWriter, copy_batch
-from .encoded import BatchImages, Totals
+from .encoded import MAX_PATH_BYTES, BatchImages, Totals
 from .fetch import Kind, Recipe, assemble, load
 from .index_log import END, IndexLogReader
 from .lanes import Lane, LaneOptions, LaneState
@@ -95,6 +95,7 @@ class Worker:
         self._log: Optional[IndexLogReader] = None
         self._seed = 0
         self._first = 0
+        self._encoded_bytes = 0  # of a slot, for images
         self._lane: Optional[Lane] = None
         self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
         self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
@@ -267,9 +268,10 @@ class Worker:
 
     # ---- Filling ----
 
-    def _produce(self, generation: int, invitation: bytes, first: int) -> str:
+    def _produce(self, generation: int, invitation: bytes, first: int, encoded: int) -> str:
         """Fills batches until the feed hangs up. Returns why it could not attach; empty if it did."""
         assert self._log is not None
+        self._encoded_bytes = encoded
         try:
             producer = Producer(invitation)
         except Error as error:
@@ -330,7 +332,7 @@ class Worker:
             size = f"batch {batch}{samples} needs {large.needed} bytes, and there are {len(memory)} for each"
             try:
                 if not self._job.grows:
-                    advice = self._advice(large.needed, (prepared or writer).images)
+                    advice = self._advice(large.needed, len(memory), (prepared or writer).images)
                     raise ResourceExhaustedError(Code.RESOURCE_EXHAUSTED, f"{size}: {advice}")
                 self._send_one_off(producer, task, generation, batch, prepared or writer, large.needed, size)
             except (ResourceExhaustedError, OSError) as error:
@@ -338,14 +340,19 @@ class Worker:
                 return
             BatchWriter(memory, batch).finish_elsewhere()
 
-    def _advice(self, needed: int, images: Totals) -> str:
-        if not images.bytes:
-            return f"give max_batch_bytes={needed} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it")
-        return (
-            f"{images.bytes} of them are encoded images, the largest of which has {images.largest} bytes and is of index "
-            f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more, and max_batch_bytes={needed - images.bytes} or more for the "
-            "rest, or return paths in place of the files' bytes"
-        )
+    def _advice(self, needed: int, capacity: int, images: Totals) -> str:
+        rest = needed - images.bytes
+        parts = []
+        if images.bytes > self._encoded_bytes:
+            paths = "" if images.largest <= MAX_PATH_BYTES else ", or return paths in place of the files' bytes"
+            parts.append(
+                f"{images.bytes} of them are encoded images, the largest of which has {images.largest} bytes and is of index "
+                f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more{paths}"
+            )
+        if rest > capacity - self._encoded_bytes:
+            give = "give" if not images.bytes else f"{rest} of them are not encoded images. Give"
+            parts.append(f"{give} max_batch_bytes={rest} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it"))
+        return ". ".join(parts)
 
     def _send_one_off(
         self, producer: Producer, task: Task, generation: int, batch: int, source: Union[BatchWriter, BatchCopy], needed: int, size: str
