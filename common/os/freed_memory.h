@@ -9,8 +9,4 @@ namespace pinfeed {
 // allocator.
 void ReturnFreedMemory();
 
-// Has malloc make no more arenas than there are processors. What is free in one arena is of no use to the
-// others, and not all of it can be given back. Call it before any thread starts.
-void LimitMallocArenas();
-
 }  // namespace pinfeed

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "common/base/log.h"
-#include "common/os/freed_memory.h"
 #include "server/config/config.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/daemon_events.h"
@@ -103,7 +102,6 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int DaemonMain(int argc, char** argv) {
-  LimitMallocArenas();
   DeferReload();
   try {
     return Run({argv + 1, argv + argc});

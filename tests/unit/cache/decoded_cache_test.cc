@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: all of them fill one cache, with the order of feeds or without.
 #include "server/cache/decoded_cache.h"
 
 #include <atomic>
