@@ -23,6 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr char kBenchClient[] = "pinfeed bench";
 constexpr std::chrono::milliseconds kProgressPause{500};
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMaxSeconds = 1e9;
@@ -119,7 +120,7 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   FeedOptions feed_options;
   feed_options.address = context.address;
   feed_options.device = options.device;
-  feed_options.client_name = "pinfeed bench";
+  feed_options.client_name = kBenchClient;
   const Clock::time_point asked = Clock::now();
   Feed feed(spec, feed_options);
   const uint64_t open_ns = NanosecondsSince(asked);
@@ -128,7 +129,7 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   BenchReport report;
   report.SetOpened(open_ns, NanosecondsSince(asked));
   Drain(feed, options, report);
-  report.SetFeedStatus(OwnFeed(Json::parse(StatusJson(context.address))));
+  report.SetFeedStatus(OwnFeed(Json::parse(StatusJson(context.address)), kBenchClient));
   if (options.json) {
     std::puts(report.ToJson().dump(2).c_str());
   } else {

@@ -38,10 +38,12 @@ const Json& ListField(const Json& object, const char* name) {
   return field != nullptr && field->is_array() ? *field : kEmpty;
 }
 
-Json OwnFeed(const Json& status) {
+Json OwnFeed(const Json& status, const std::string& client_name) {
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
-      if (UintField(session, "pid") == static_cast<uint64_t>(::getpid())) return feed;
+      if (UintField(session, "pid") == static_cast<uint64_t>(::getpid()) &&
+          TextField(session, "client_name") == client_name)
+        return feed;
     }
   }
   return nullptr;

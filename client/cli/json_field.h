@@ -19,7 +19,8 @@ std::string TextField(const Json& object, const char* name);
 // Returns the field as a list, empty if it is absent.
 const Json& ListField(const Json& object, const char* name);
 const Json& ListField(const Json&& object, const char* name) = delete;  // the list would outlive its object
-// Returns the feed of a daemon's status that this process is attached to; null if there is none.
-Json OwnFeed(const Json& status);
+// Returns the feed of a daemon's status that this process is attached to, as a client of that name; null if
+// there is none, as in another PID namespace.
+Json OwnFeed(const Json& status, const std::string& client_name);
 
 }  // namespace pinfeed

@@ -25,6 +25,7 @@
 namespace pinfeed {
 namespace {
 
+constexpr char kPeekClient[] = "pinfeed peek";
 constexpr uint32_t kMaxSide = 4096;
 
 struct PeekOptions {
@@ -71,7 +72,7 @@ struct PeekFeed {
 PeekFeed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
   FeedOptions feed_options;
   feed_options.address = context.address;
-  feed_options.client_name = "pinfeed peek";
+  feed_options.client_name = kPeekClient;
   // Retries with fewer extras. Without resizable images, or with masks beside them, fields are shown as they
   // are. A dataset may have fields with the names of the extra tensors. Any other fault of the spec fails the
   // last try too.
@@ -289,7 +290,7 @@ void PrintBadSamples(const std::vector<PeekField>& fields, uint32_t samples, con
   for (uint32_t i = 0; i < samples; ++i)
     if (valid[i] == 0) bad.insert(static_cast<uint64_t>(ids[i]));
   if (bad.empty()) return;
-  const Json feed = OwnFeed(Json::parse(StatusJson(context.address)));
+  const Json feed = OwnFeed(Json::parse(StatusJson(context.address)), kPeekClient);
   std::puts("");
   for (const Json& note : ListField(feed, "last_bad_samples")) {
     const uint64_t id = UintField(note, "sample_id");
@@ -298,8 +299,7 @@ void PrintBadSamples(const std::vector<PeekField>& fields, uint32_t samples, con
                 Printable(TextField(note, "reason")).c_str());
   }
   if (!bad.empty())
-    std::printf("bad: %s more, whose reasons the daemon no longer has\n",
-                Counted(bad.size(), "sample").c_str());
+    std::printf("bad: %s more; the daemon's log says why\n", Counted(bad.size(), "sample").c_str());
 }
 
 void RunPeek(const PeekOptions& options, const ToolContext& context) {

@@ -22,6 +22,8 @@ constexpr int kMaxTries = 3;
 // An entry that no feed will use is worth as much as a new one for this long. So the next job on a dataset
 // finds what the last one left, and single epochs do not replace each other's images.
 constexpr double kUnusedSeconds = 600;
+// What is freed besides what is lacking, as others take memory meanwhile.
+constexpr uint64_t kFreedBesides = uint64_t{16} << 20;
 // A single image takes at most this part of the cache.
 constexpr uint64_t kMaxPart = 8;
 
@@ -54,7 +56,7 @@ DecodedCache::DecodedCache(const Options& options)
       budget_(options.capacity_bytes, options.user_bytes,
               {"the decoded cache", "cache_bytes", "user_cache_bytes"}),
       memory_(*options.ledger, options.headroom_bytes) {
-  ledger_.SetFreeSpare([this](uint64_t bytes) { Free(bytes); });
+  ledger_.SetFreeSpare([this](uint64_t bytes) { return Free(bytes); });
 }
 
 DecodedCache::~DecodedCache() {
@@ -199,6 +201,7 @@ bool DecodedCache::EvictLater(double seconds, std::optional<uid_t> user) {
 
 DecodedCache::Dropped DecodedCache::Drop() {
   Dropped dropped;
+  memory_.GiveBackPromise();
   for (Shard& shard : shards_) {
     Entries entries;  // destroyed after the lock is given back
     const MutexLock lock(shard.mutex);
@@ -210,11 +213,14 @@ DecodedCache::Dropped DecodedCache::Drop() {
   return dropped;
 }
 
-void DecodedCache::Free(uint64_t bytes) {
+bool DecodedCache::Free(uint64_t bytes) {
+  memory_.GiveBackPromise();
   const uint64_t used = budget_.used_bytes();
-  const uint64_t left = used - std::min(used, bytes);
+  if (used < bytes) return false;
+  const uint64_t left = used - std::min(used, bytes + kFreedBesides);
   while (budget_.used_bytes() > left && EvictLater(-1, std::nullopt)) {
   }
+  return true;
 }
 
 DecodedCache::Counts DecodedCache::counts() const {

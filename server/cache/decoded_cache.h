@@ -49,7 +49,8 @@ class CachedImage {
 
 // Purpose: keeps the images that will be used soonest. When it is full, the one of a few random entries that
 // is used last gives way, unless the new image would be used even later. Owns: budget, memory, entries; an
-// image that a worker uses lives on until the worker is done. Borrows: the ledger, whose spare memory it has.
+// image that a worker uses lives on until the worker is done. Borrows: the ledger; frees
+// images when that lacks memory.
 // Outlives the feeds.
 // Threads: any. A look-up locks one of many parts for a short time. Errors: none; what does not fit is not
 // kept. Invariants: 1. an image is only found for the version of the file that it was made of, and for the
@@ -104,8 +105,8 @@ class DecodedCache {
   };
   // Gives all memory back, but for images in use.
   Dropped Drop();
-  // Evicts images of so many bytes, or all: memory is lacking. Those that are used soonest stay.
-  void Free(uint64_t bytes);
+  // See HostMemoryLedger::FreeSpare. Those that are used soonest stay.
+  bool Free(uint64_t bytes);
 
   struct Counts {
     uint64_t hits = 0;

@@ -71,6 +71,12 @@ std::optional<ImageMemory::Block> ImageMemory::Allocate(uint64_t bytes) {
   return block;
 }
 
+void ImageMemory::GiveBackPromise() {
+  const MutexLock lock(mutex_);
+  promise_.reset();
+  promised_bytes_ = 0;
+}
+
 bool ImageMemory::TakePromised(uint64_t bytes) {
   const uint64_t headroom = headroom_bytes_();
   const MutexLock lock(mutex_);

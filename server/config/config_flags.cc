@@ -53,7 +53,7 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     flags.action = Action::kPrintAndExit;
     flags.text = std::string("pinfeedd ") + kVersion + "\n";
     return flags;
-  } catch (const CLI::ExtrasError&) {  // whose text has them in reverse order
+  } catch (const CLI::ExtrasError&) {  // its text has the words in reverse order
     return InvalidArgument("command line: not expected: " + CLI::detail::join(app.remaining(), " ") +
                            " (see pinfeedd --help)");
   } catch (const CLI::ParseError& error) {

@@ -57,10 +57,11 @@ void DatasetCache::SetOptions(Options options) {
   EvictOld(evicted);
 }
 
-void DatasetCache::Clear() {
+bool DatasetCache::Clear() {
   Recent evicted;
   const MutexLock lock(mutex_);
   evicted.swap(recent_);
+  return !evicted.empty();
 }
 
 std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
@@ -98,14 +99,18 @@ void DatasetCache::ForgetEarlier(const Key& key, const std::shared_ptr<const Dat
   };
   Recent forgotten;  // destroyed without the lock
   const MutexLock lock(mutex_);
-  entries_.remove_if([&](const Entry& entry) {
-    if (entry.key.spec != key.spec || entry.key.roots != key.roots) return false;
-    if (entry.key.stamp == key.stamp && !is_of(entry, stale)) return false;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const bool is_earlier = entry->key.spec == key.spec && entry->key.roots == key.roots &&
+                            (entry->key.stamp != key.stamp || is_of(*entry, stale));
+    if (!is_earlier) {
+      ++entry;
+      continue;
+    }
     const auto found =
-        std::ranges::find_if(recent_, [&](const auto& recent) { return is_of(entry, recent); });
+        std::ranges::find_if(recent_, [&](const auto& recent) { return is_of(*entry, recent); });
     if (found != recent_.end()) forgotten.splice(forgotten.end(), recent_, found);
-    return true;
-  });
+    entry = entries_.erase(entry);
+  }
 }
 
 std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const DatasetSpec& spec,
@@ -125,7 +130,10 @@ Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const Data
     if (open != nullptr && open->IsCurrent()) return open;
     ForgetEarlier(key, open);
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
+  Result<std::shared_ptr<const Dataset>> made = open_(key.spec, key.roots);
+  if (made.status().code() == Code::kResourceExhausted && Clear())
+    return ResourceExhausted(made.status().message() + "; datasets without feeds are closed now: try again");
+  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, std::move(made));
   opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
   return IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;
 }

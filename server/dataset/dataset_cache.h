@@ -57,8 +57,9 @@ class DatasetCache {
 
   // Open datasets stay open for their readers. From now on, names resolve by the new options.
   void SetOptions(Options options) PF_EXCLUDES(mutex_);
-  // Drops the cache's own references. Readers of the datasets are unaffected.
-  void Clear() PF_EXCLUDES(mutex_);
+  // Drops the cache's own references. Readers of the datasets are unaffected. Returns whether there were
+  // some.
+  bool Clear() PF_EXCLUDES(mutex_);
   std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:

@@ -37,54 +37,71 @@ HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
   return ledger;
 }
 
-Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const {
+Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need,
+                               uint64_t& lacking) const {
   // If the available memory cannot be read, for example without free descriptors, the kernel decides.
   const Result<HostMemory> read = read_(bytes + headroom_bytes);
   if (!read.ok() || read->available_bytes >= bytes + headroom_bytes) return OkStatus();
   const HostMemory& memory = *read;
+  lacking = bytes + headroom_bytes - memory.available_bytes;
   return ResourceExhausted("the host has too little memory: of what " + memory.available_by + " allows, " +
                            ExactByteSize(memory.available_bytes) + " are left, but " + need.whose + " need " +
                            ExactByteSize(bytes) + " and " + ByteSize(headroom_bytes) +
                            " are reserved for the daemon itself; " + need.advice);
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::Promise(uint64_t bytes, uint64_t headroom_bytes,
-                                                                const Need& need) {
+Status HostMemoryLedger::Promise(uint64_t bytes, const Need& need, uint64_t& lacking) {
   const MutexLock lock(deciding_);
-  RETURN_IF_ERROR(Check(reserved_ + bytes, headroom_bytes, need));
+  RETURN_IF_ERROR(Check(reserved_ + bytes, kDaemonHeadroomBytes, need, lacking));
   reserved_ += bytes;
-  return Reservation(this, bytes);
+  return OkStatus();
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::PromiseAnyway(uint64_t bytes, const Need& need) {
-  Result<Reservation> reservation = Promise(bytes, kDaemonHeadroomBytes, need);
-  return reservation.ok() || !Free(bytes) ? std::move(reservation)
-                                          : Promise(bytes, kDaemonHeadroomBytes, need);
+Status HostMemoryLedger::Begin(uint64_t bytes, const Need& need, uint64_t& lacking) {
+  const MutexLock lock(deciding_);
+  RETURN_IF_ERROR(Check(allocating_ + bytes, kDaemonHeadroomBytes / 2, need, lacking));
+  allocating_ += bytes;
+  return OkStatus();
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes) {
-  return PromiseAnyway(bytes, kFeedsNeed);
-}
-
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
-  return PromiseAnyway(bytes, kIndexesNeed);
-}
-
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
-                                                                     uint64_t keep_free_bytes) {
-  return Promise(bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_, kFeedsNeed);
+Status HostMemoryLedger::WithSpare(const std::function<Status(uint64_t& lacking)>& attempt) {
+  uint64_t lacking = 0;
+  Status status = attempt(lacking);
+  if (status.ok()) return status;
+  const MutexLock lock(freeing_);
+  if (!free_spare_) return status;
+  status = attempt(lacking);  // others may have freed enough
+  if (status.ok() || !free_spare_(lacking)) return status;
+  return attempt(lacking);
 }
 
 void HostMemoryLedger::SetFreeSpare(FreeSpare free_spare) {
   const MutexLock lock(freeing_);
+  PF_CHECK(!free_spare || !free_spare_, "the ledger has spare memory of one owner");
   free_spare_ = std::move(free_spare);
 }
 
-bool HostMemoryLedger::Free(uint64_t bytes) {
-  const MutexLock lock(freeing_);
-  // The headroom may be lacking, too, and spare memory is taken meanwhile.
-  if (free_spare_) free_spare_(bytes + 2 * kDaemonHeadroomBytes);
-  return free_spare_ != nullptr;
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveOrFree(uint64_t bytes, const Need& need) {
+  RETURN_IF_ERROR(WithSpare([&](uint64_t& lacking) { return Promise(bytes, need, lacking); }));
+  return Reservation(this, bytes);
+}
+
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes) {
+  return ReserveOrFree(bytes, kFeedsNeed);
+}
+
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t bytes) {
+  return ReserveOrFree(bytes, kIndexesNeed);
+}
+
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
+                                                                     uint64_t keep_free_bytes) {
+  uint64_t lacking = 0;
+  const MutexLock lock(deciding_);
+  RETURN_IF_ERROR(
+      Check(reserved_ + bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_, kFeedsNeed, lacking));
+  reserved_ += bytes;
+  return Reservation(this, bytes);
 }
 
 Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {
@@ -111,14 +128,8 @@ Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
 }
 
 Status HostMemoryLedger::Reservation::Begin(uint64_t bytes, const Need& need) {
-  const Status begun = TryToBegin(bytes, need);
-  return begun.ok() || !ledger_->Free(bytes) ? begun : TryToBegin(bytes, need);
-}
-
-Status HostMemoryLedger::Reservation::TryToBegin(uint64_t bytes, const Need& need) {
-  const MutexLock lock(ledger_->deciding_);
-  RETURN_IF_ERROR(ledger_->Check(ledger_->allocating_ + bytes, kDaemonHeadroomBytes / 2, need));
-  ledger_->allocating_ += bytes;
+  RETURN_IF_ERROR(
+      ledger_->WithSpare([&](uint64_t& lacking) { return ledger_->Begin(bytes, need, lacking); }));
   allocating_ += bytes;
   return OkStatus();
 }

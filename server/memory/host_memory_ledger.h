@@ -59,7 +59,6 @@ class HostMemoryLedger {
    private:
     friend class HostMemoryLedger;
     Status Begin(uint64_t bytes, const Need& need);
-    Status TryToBegin(uint64_t bytes, const Need& need);
     Reservation(HostMemoryLedger* ledger, uint64_t bytes) : ledger_(ledger), unallocated_(bytes) {}
     HostMemoryLedger* ledger_;
     std::atomic<uint64_t> unallocated_;
@@ -77,27 +76,30 @@ class HostMemoryLedger {
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
   Result<Reservation> ReserveForIndex(uint64_t bytes);
-  // Frees so many bytes of spare memory, or all that there is. Called when memory is lacking, on any thread.
-  // Null: there is none.
-  using FreeSpare = std::function<void(uint64_t bytes)>;
+  // Frees at least so many bytes of spare memory, which are lacking. Returns false, and frees nothing, if
+  // there are less. Called on any thread, under a lock of the ledger and maybe those of the caller; it must
+  // not ask the ledger.
+  using FreeSpare = std::function<bool(uint64_t bytes)>;
+  // Null: there is none any more. Precondition: one has it.
   void SetFreeSpare(FreeSpare free_spare) PF_EXCLUDES(freeing_);
   LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
 
  private:
-  Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need) const;
-  Result<Reservation> Promise(uint64_t bytes, uint64_t headroom_bytes, const Need& need)
-      PF_EXCLUDES(deciding_);
-  // The same with spare memory, if need be.
-  Result<Reservation> PromiseAnyway(uint64_t bytes, const Need& need) PF_EXCLUDES(deciding_, freeing_);
-  bool Free(uint64_t bytes) PF_EXCLUDES(freeing_);
+  // `lacking`: so many bytes, if it is an error.
+  Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need, uint64_t& lacking) const;
+  Status Promise(uint64_t bytes, const Need& need, uint64_t& lacking) PF_EXCLUDES(deciding_);
+  Status Begin(uint64_t bytes, const Need& need, uint64_t& lacking) PF_EXCLUDES(deciding_);
+  Result<Reservation> ReserveOrFree(uint64_t bytes, const Need& need) PF_EXCLUDES(deciding_, freeing_);
+  // Frees spare memory and calls `attempt` again if it fails for lack of memory.
+  Status WithSpare(const std::function<Status(uint64_t& lacking)>& attempt) PF_EXCLUDES(freeing_);
 
   const Read read_;
   // Held from a check to the count, so that requests at once see each other, and refused ones are not seen.
   Mutex deciding_;
   std::atomic<uint64_t> reserved_{0};
-  std::atomic<uint64_t> allocating_{0};  // part of reserved_
+  std::atomic<uint64_t> allocating_{0};  // by arenas, which is part of reserved_, and by samples
   Mutex freeing_;
   FreeSpare free_spare_ PF_GUARDED_BY(freeing_);
   LargeSamples large_samples_;

@@ -20,6 +20,11 @@ namespace {
 constexpr CallQueue::Bounds kQueueBounds{.threads = 32, .running_a_user = 8, .waiting_a_user = 512};
 // How often cancelled calls are looked for.
 constexpr std::chrono::milliseconds kCheckInterval(250);
+// What an open frees that took no longer is little.
+constexpr std::chrono::milliseconds kShortOpen(50);
+
+// Where this thread opens or closes now; null: nowhere.
+thread_local const DatasetSpec* place_of_this_thread = nullptr;
 
 std::string NameOf(const DatasetSpec& spec) {
   if (spec.name.empty()) return "dataset " + QuotePath(spec.path);
@@ -113,6 +118,12 @@ void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, CallLimits limits,
 
 void DatasetOpener::Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
   const DatasetSpec place = PlaceOf(spec);
+  // An earlier version of what is opened here: its memory is needed now.
+  if (place_of_this_thread != nullptr && *place_of_this_thread == place) {
+    dataset.reset();
+    ReturnFreedMemory();
+    return;
+  }
   {
     const MutexLock lock(mutex_);
     const auto state = FindOrAdd(place);
@@ -205,14 +216,19 @@ DatasetOpener::Waiters DatasetOpener::EndTask(const DatasetSpec& place) {
 void DatasetOpener::Run(uid_t user, const DatasetSpec& place) {
   std::optional<Task> task = BeginTask(user, place);
   if (!task) return;
+  bool may_have_freed = true;
   if (!task->closing.empty()) {
     task->closing.clear();
     EndTask(place);
   } else {
+    const auto began = Clock::now();
+    place_of_this_thread = &place;
     const Opened opened = CallOpen(user, task->spec);
+    place_of_this_thread = nullptr;
+    may_have_freed = !opened.ok() || Clock::now() - began > kShortOpen;
     for (const Waiter& waiter : EndTask(place)) waiter.answer(opened);
   }
-  ReturnFreedMemory();
+  if (may_have_freed) ReturnFreedMemory();
 }
 
 std::vector<DatasetOpener::Operation> DatasetOpener::RunningOperations() const {

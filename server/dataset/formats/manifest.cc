@@ -138,10 +138,6 @@ class ManifestLoader {
     return ReadValues();
   }
 
-  Status FileChanged() const {
-    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
-  }
-
   DatasetInfo info;
   std::optional<PackedNames> images;
   std::vector<ColumnValues> values;
@@ -158,6 +154,10 @@ class ManifestLoader {
     std::map<std::string, int64_t> numbers = {};
   };
 
+  // The file changed between the two passes.
+  Status FileChanged() const {
+    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
+  }
   Status Fault(const std::string& reason) const {
     return InvalidArgument("manifest " + QuotePath(file_.path()) + ": " + reason);
   }
@@ -203,6 +203,7 @@ class ManifestLoader {
         return Fault("the column " + QuotePath(label_.name) + " has more than " +
                      std::to_string(kMaxClasses) + " distinct texts, too many for labels");
     }
+    content_hash_ = table->ContentHash();
     columns_ = table->columns();
     types_.resize(columns_.size());
     if (info.samples == 0) return Fault("it has no rows");
@@ -367,7 +368,7 @@ class ManifestLoader {
       RETURN_IF_ERROR(memory_.Add(taken - before));
     }
     ASSIGN_OR_RETURN(const bool more, table->Next(cells));
-    return more ? FileChanged() : OkStatus();
+    return more || table->ContentHash() != content_hash_ ? FileChanged() : OkStatus();
   }
 
   Status AddImage(std::optional<std::string_view> path, uint64_t line) {
@@ -390,6 +391,7 @@ class ManifestLoader {
   std::vector<std::string> columns_;
   std::vector<ColumnType> types_;
   uint64_t cell_count_ = 0;
+  uint64_t content_hash_ = 0;  // of the first pass
   size_t image_column_ = kNone;
   LabelColumn label_;
   std::vector<size_t> field_columns_;  // the column of each entry of `values`
@@ -467,8 +469,6 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   if (loaded.code() == Code::kResourceExhausted)
     return loaded.WithContext("open manifest " + QuotePath(file->path()));
   RETURN_IF_ERROR(loaded);
-  ASSIGN_OR_RETURN(const Stamp after, folder->StampOf(name));
-  if (after != stamp) return loader.FileChanged();
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";
   info.remote = folder->remote();

@@ -54,6 +54,8 @@ class TableReader {
   // The names of the columns seen so far. With JSON lines, a later row can add columns at the end.
   const std::vector<std::string>& columns() const { return columns_; }
   uint64_t line() const { return line_; }  // the line on which the row began; the first line is 1
+  // A hash of the file's bytes, once the last row was read. Detects changes, not forgery.
+  virtual uint64_t ContentHash() const = 0;
 
  protected:
   std::vector<std::string> columns_;

@@ -244,8 +244,11 @@ TEST_F(DecodedCacheTest, ImagesGiveWayToWhatASampleTakes) {
   constexpr uint64_t kImages = 30'000;
   for (uint64_t i = 0; i < kImages; ++i) ASSERT_TRUE(Put(*cache, i, use, head_));
   EXPECT_OK(ledger.ReserveForSample(uint64_t{65} << 20));
-  EXPECT_LT(cache->counts().entries, kImages);
-  EXPECT_GT(cache->counts().entries, 0U);
+  const uint64_t left = cache->counts().entries;  // 20 MiB were lacking
+  EXPECT_LT(left, kImages - (uint64_t{20} << 20) / kImageBytes);
+  EXPECT_GT(left, kImages - (uint64_t{40} << 20) / kImageBytes);
+  EXPECT_FALSE(ledger.ReserveForSample(kHost).ok());
+  EXPECT_EQ(cache->counts().entries, left) << "all would not have been enough";
 }
 
 // Goes through shuffled epochs of a dataset, and returns the share of hits from the third epoch on.

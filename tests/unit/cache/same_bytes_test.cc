@@ -202,7 +202,10 @@ TEST_F(SameBytesTest, WithAndWithoutTheCacheByAnyTransforms) {
   const std::shared_ptr<const Dataset> dataset = Open();
   // Of the second size, the cache evicts all the time.
   DecodedCache large(Options(256 * kSmallCache));
-  DecodedCache small(Options(kSmallCache));
+  HostMemoryLedger other_ledger([](uint64_t) { return Result<HostMemory>(ReadHostMemory({}, UINT64_MAX)); });
+  DecodedCache::Options small_options = Options(kSmallCache);
+  small_options.ledger = &other_ledger;
+  DecodedCache small(small_options);
   Chains chains(7);
   SampleScratch plain_scratch;
   SampleScratch cached_scratch;

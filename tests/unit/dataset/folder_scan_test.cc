@@ -245,7 +245,7 @@ TEST_F(FolderScanTest, KeepsNothingThatChangesWhileItIsListed) {
 TEST_F(FolderScanTest, AScanEndsWhenTheHostLacksMemory) {
   // More than 1 MiB of names in one folder. In the other, folders that are listed after memory was refused.
   for (int i = 0; i < 4500; ++i) std::ofstream(Path("a/" + std::to_string(i) + std::string(240, 'n')));
-  constexpr int kFolders = 12, kBelow = 10;
+  constexpr int kFolders = 4, kBelow = 10;
   for (int i = 0; i < kFolders; ++i)
     for (int j = 0; j < kBelow; ++j)
       fs::create_directories(Path("b/" + std::to_string(i) + "/" + std::to_string(j)));
