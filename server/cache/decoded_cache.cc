@@ -22,8 +22,6 @@ constexpr int kMaxTries = 3;
 // An entry that no feed will use is worth as much as a new one for this long. So the next job on a dataset
 // finds what the last one left, and single epochs do not replace each other's images.
 constexpr double kUnusedSeconds = 600;
-// What is freed besides what is lacking, as others take memory meanwhile.
-constexpr uint64_t kFreedBesides = uint64_t{16} << 20;
 // A single image takes at most this part of the cache.
 constexpr uint64_t kMaxPart = 8;
 
@@ -52,6 +50,7 @@ size_t DecodedCache::KeyHash::operator()(const Key& key) const {
 
 DecodedCache::DecodedCache(const Options& options)
     : ledger_(*options.ledger),
+      freed_besides_bytes_(options.freed_besides_bytes),
       settle_time_(options.settle_time),
       budget_(options.capacity_bytes, options.user_bytes,
               {"the decoded cache", "cache_bytes", "user_cache_bytes"}),
@@ -217,7 +216,7 @@ bool DecodedCache::Free(uint64_t bytes) {
   memory_.GiveBackPromise();
   const uint64_t used = budget_.used_bytes();
   if (used < bytes) return false;
-  const uint64_t left = used - std::min(used, bytes + kFreedBesides);
+  const uint64_t left = used - std::min(used, bytes + freed_besides_bytes_);
   while (budget_.used_bytes() > left && EvictLater(-1, std::nullopt)) {
   }
   return true;

@@ -62,6 +62,8 @@ class DecodedCache {
     uint64_t user_bytes = UINT64_MAX;
     HostMemoryLedger* ledger = &HostMemoryLedger::ForThisProcess();
     std::function<uint64_t()> headroom_bytes = [] { return uint64_t{0}; };  // to leave to others
+    // What Free evicts besides what is lacking, as others take memory meanwhile without asking for it.
+    uint64_t freed_besides_bytes = uint64_t{16} << 20;
     // A file that was changed so shortly before it was read is not kept: another write might leave its times
     // as they are.
     std::chrono::nanoseconds settle_time = std::chrono::seconds(2);
@@ -162,6 +164,7 @@ class DecodedCache {
   std::vector<Candidate> SomeEntries(std::optional<uid_t> user);
 
   HostMemoryLedger& ledger_;
+  const uint64_t freed_besides_bytes_;
   const std::chrono::nanoseconds settle_time_;
   MemoryBudget budget_;
   ImageMemory memory_;

@@ -14,8 +14,9 @@ namespace {
 
 constexpr uint64_t kPage = 4096;  // blocks are multiples of it even where pages are larger
 constexpr uint64_t kChunkBytes = uint64_t{32} << 20;
-// What the ledger promises at a time, so that few blocks wait for it to read the system's files.
-constexpr uint64_t kStepBytes = uint64_t{16} << 20;
+// What the ledger promises at a time, so that few blocks wait for it to read the system's files. Samples do
+// not look at it: it has to be less than what they leave free.
+constexpr uint64_t kStepBytes = uint64_t{4} << 20;
 
 }  // namespace
 

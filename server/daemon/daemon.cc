@@ -111,13 +111,14 @@ Status Daemon::Create() {
   const uint32_t workers = config.workers != 0 ? config.workers : cpus;
   if (config.cache_bytes.IsSet()) {
     ASSIGN_OR_RETURN(const uint64_t cache_bytes, CacheBytes(config.cache_bytes, pool_bytes));
+    const uint64_t buffers = workers * HostMemoryLedger::kSmallSampleBytes;
     parts_->cache.emplace(DecodedCache::Options{
         .capacity_bytes = cache_bytes,
         .user_bytes = config.user_cache_bytes.Of(cache_bytes),
         // Feeds come first: what they may still take of the pool stays free, and the buffers of the workers.
-        .headroom_bytes = [pool = &*parts_->pool, buffers = workers * HostMemoryLedger::kSmallSampleBytes] {
-          return pool->capacity_bytes() - pool->used_bytes() + buffers;
-        }});
+        .headroom_bytes = [pool = &*parts_->pool,
+                           buffers] { return pool->capacity_bytes() - pool->used_bytes() + buffers; },
+        .freed_besides_bytes = buffers});
   }
   RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
