@@ -232,23 +232,24 @@ TEST_F(DecodedCacheTest, WhereTheHostLacksMemoryOthersGiveWay) {
 
 TEST_F(DecodedCacheTest, ImagesGiveWayToWhatASampleTakes) {
   constexpr uint64_t kHost = uint64_t{170} << 20;
-  std::optional<DecodedCache> cache;
+  const DecodedCache* filled = nullptr;
   HostMemoryLedger ledger([&](uint64_t /*enough*/) {
-    const uint64_t used = cache ? cache->budget().used_bytes() : 0;
+    const uint64_t used = filled != nullptr ? filled->budget().used_bytes() : 0;
     return Result<HostMemory>(HostMemory{kHost, kHost - used, "all", "all"});
   });
   DecodedCache::Options options = Options(1 << 20);
   options.ledger = &ledger;
-  cache.emplace(options);
-  const DecodedCache::Use use{cache->UsesOf("set"), 7, kAlice};
+  DecodedCache cache(options);
+  filled = &cache;
+  const DecodedCache::Use use{cache.UsesOf("set"), 7, kAlice};
   constexpr uint64_t kImages = 30'000;
-  for (uint64_t i = 0; i < kImages; ++i) ASSERT_TRUE(Put(*cache, i, use, head_));
+  for (uint64_t i = 0; i < kImages; ++i) ASSERT_TRUE(Put(cache, i, use, head_));
   EXPECT_OK(ledger.ReserveForSample(uint64_t{65} << 20));
-  const uint64_t left = cache->counts().entries;  // 20 MiB were lacking
+  const uint64_t left = cache.counts().entries;  // 20 MiB were lacking
   EXPECT_LT(left, kImages - (uint64_t{20} << 20) / kImageBytes);
   EXPECT_GT(left, kImages - (uint64_t{40} << 20) / kImageBytes);
   EXPECT_FALSE(ledger.ReserveForSample(kHost).ok());
-  EXPECT_EQ(cache->counts().entries, left) << "all would not have been enough";
+  EXPECT_EQ(cache.counts().entries, left) << "all would not have been enough";
 }
 
 // Goes through shuffled epochs of a dataset, and returns the share of hits from the third epoch on.

