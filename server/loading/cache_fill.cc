@@ -77,7 +77,7 @@ class CacheFill::DecodeTask final : public FillTask {
     } catch (const std::bad_alloc&) {
       // How much an image takes is its file's word. The feed meets the same and says so.
     }
-    buffers.Trim();
+    buffers.Trim(HostMemoryLedger::kSmallSampleBytes);
     return kept;
   }
 

@@ -24,14 +24,13 @@ struct SampleScratch::Buffers {
   GeometryScratch geometry;
   MaskScratch mask;
 
-  void Trim() {
-    // What one giant sample made larger is given back after it.
-    constexpr size_t kKeptBytes = HostMemoryLedger::kSmallSampleBytes;
-    if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
-    if (pixels.capacity() > kKeptBytes) std::vector<std::byte>().swap(pixels);
-    image.Trim(kKeptBytes);
-    widened.Trim(kKeptBytes);
-    geometry.Trim(kKeptBytes);
+  // Gives back what is larger.
+  void Trim(size_t kept_bytes) {
+    if (encoded.capacity() > kept_bytes) std::vector<std::byte>().swap(encoded);
+    if (pixels.capacity() > kept_bytes) std::vector<std::byte>().swap(pixels);
+    image.Trim(kept_bytes);
+    widened.Trim(kept_bytes);
+    geometry.Trim(kept_bytes);
   }
 };
 
@@ -46,8 +45,8 @@ inline Status NoMemory() {
 // writes nothing that a second call could not write again when it fails for want of memory.
 template <typename Load>
 Status WithMemory(SampleScratch& scratch, const Load& load) {
-  const auto waiting = [&scratch] {
-    FeedShare* const share = scratch.share();
+  FeedShare* const share = scratch.share();
+  const auto waiting = [share] {
     if (share != nullptr && !share->memory_is_short.exchange(true))
       spdlog::warn(
           "feed {}: large samples wait for memory; from now on, such feeds have half of the workers together",
@@ -62,7 +61,9 @@ Status WithMemory(SampleScratch& scratch, const Load& load) {
       attempts.Refuse();
       status = NoMemory();
     }
-    scratch.buffers().Trim();
+    // What one giant sample made larger is given back after it; where others wait for memory, all is.
+    scratch.buffers().Trim(share != nullptr && share->memory_is_short ? 0
+                                                                      : HostMemoryLedger::kSmallSampleBytes);
     if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }
