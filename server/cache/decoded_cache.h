@@ -50,11 +50,10 @@ class CachedImage {
 // Purpose: keeps the images that will be used soonest. When it is full, the one of a few random entries that
 // is used last gives way, unless the new image would be used even later. Owns: budget, memory, entries; an
 // image that a worker uses lives on until the worker is done. Borrows: the ledger; frees
-// images when that lacks memory.
-// Outlives the feeds.
-// Threads: any. A look-up locks one of many parts for a short time. Errors: none; what does not fit is not
-// kept. Invariants: 1. an image is only found for the version of the file that it was made of, and for the
-// transforms that made it; 2. memory in use <= capacity, and of one user <= their share.
+// images when that lacks memory. Outlives the feeds. Threads: any. A look-up locks one of many parts for a
+// short time. Errors: none; what does not fit is not kept. Invariants: 1. an image is only found for the
+// version of the file that it was made of, and for the transforms that made it; 2. memory in use <= capacity,
+// and of one user <= their share.
 class DecodedCache {
  public:
   struct Options {

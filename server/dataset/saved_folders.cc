@@ -2,10 +2,11 @@
 #include "server/dataset/saved_folders.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+
+#include "server/dataset/fingerprint.h"
 
 namespace pinfeed {
 namespace {
@@ -84,19 +85,6 @@ std::optional<DirectoryEntry> PackedEntries::Next() {
   return entry;
 }
 
-// Detects damage, not forgery. Any change of eight neighbouring bytes changes it.
-uint64_t SavedFolders::Checksum(uint64_t folders, std::string_view bytes) {
-  uint64_t hash = folders ^ bytes.size() << 32;
-  const auto mix = [&](uint64_t word) { hash = std::rotl(hash ^ word, 27) * 0x9E3779B97F4A7C15; };
-  size_t offset = 0;
-  for (; offset + sizeof(uint64_t) <= bytes.size(); offset += sizeof(uint64_t))
-    mix(ReadAs<uint64_t>(bytes, offset));
-  uint64_t last = 0;
-  std::memcpy(&last, bytes.data() + offset, bytes.size() - offset);
-  mix(last);
-  return hash;
-}
-
 uint64_t SavedFoldersBytes(const std::vector<SavedFolder>& folders) {
   uint64_t bytes = sizeof(Header);
   for (const SavedFolder& folder : folders) bytes += sizeof(Record) + folder.entries.size();
@@ -115,7 +103,7 @@ std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
     AppendAs(Record{folder.version, end += folder.entries.size()}, bytes);
   for (const SavedFolder& folder : folders) bytes += folder.entries;
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
-  const Header header{kFoldersMagic, folders.size(), SavedFolders::Checksum(folders.size(), rest)};
+  const Header header{kFoldersMagic, folders.size(), HashWords(folders.size(), rest)};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }
@@ -126,7 +114,7 @@ Result<SavedFolders> SavedFolders::Parse(std::string bytes) {
   if (header.magic != kFoldersMagic) return Damaged("they do not start as they should");
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
   if (header.folders > rest.size() / sizeof(Record)) return Damaged("directories are missing");
-  if (Checksum(header.folders, rest) != header.checksum) return Damaged("their checksum is wrong");
+  if (HashWords(header.folders, rest) != header.checksum) return Damaged("their checksum is wrong");
   SavedFolders saved(std::move(bytes), header.folders);
   const uint64_t entries_bytes = rest.size() - header.folders * sizeof(Record);
   uint64_t end = 0;

@@ -58,9 +58,6 @@ class SavedFolders {
  public:
   static Result<SavedFolders> Parse(std::string bytes);
 
-  // The checksum of a file with these bytes behind its header.
-  static uint64_t Checksum(uint64_t folders, std::string_view bytes);
-
   uint64_t size() const { return folders_; }
   // Returns the entries of this version of a directory, sorted by name as they were saved. Valid as long as
   // this object is in place. Empty: it is not here.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "server/dataset/fingerprint.h"
 #include "server/dataset/saved_folders.h"
 
 namespace pinfeed {
@@ -49,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(bytes.data(), EncodeSavedFolders(none).data(), sizeof(uint64_t));
   uint64_t folders = 0;
   std::memcpy(&folders, bytes.data() + sizeof(uint64_t), sizeof(folders));
-  const uint64_t checksum = SavedFolders::Checksum(folders, std::string_view(bytes).substr(kHeaderBytes));
+  const uint64_t checksum = HashWords(folders, std::string_view(bytes).substr(kHeaderBytes));
   std::memcpy(bytes.data() + 2 * sizeof(uint64_t), &checksum, sizeof(checksum));
   Check(bytes);
   return 0;

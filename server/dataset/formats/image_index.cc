@@ -12,6 +12,8 @@
 namespace pinfeed {
 namespace {
 
+constexpr uint64_t kLargeIndexBytes = uint64_t{1} << 20;
+
 // Whether a directory looks like a dataset: it has class folders and no images, or a table of its images.
 Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
   bool has_folder = false;
@@ -148,8 +150,9 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     }
   }
   if (names_bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
-  ReturnFreedMemory();  // of the scan
-  RETURN_IF_ERROR(ask(PackedNames::MemoryOf(images, names_bytes) + folders * sizeof(Directory)));
+  const uint64_t copied = PackedNames::MemoryOf(images, names_bytes) + folders * sizeof(Directory);
+  if (copied > kLargeIndexBytes) ReturnFreedMemory();  // of the scan
+  RETURN_IF_ERROR(ask(copied));
   index.names_.Reserve(images, names_bytes);
   index.directories_.reserve(folders);
   for (uint32_t label = 0; label < found.size(); ++label)

@@ -2,11 +2,9 @@
 #include "server/dataset/formats/table.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +14,7 @@
 
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
+#include "server/dataset/fingerprint.h"
 
 namespace pinfeed {
 namespace {
@@ -37,7 +36,7 @@ class ByteSource {
       if (offset_ == file_.size()) return -1;
       window_.resize(std::min<uint64_t>(kTableWindowBytes, file_.size() - offset_));
       RETURN_IF_ERROR(file_.ReadAt(offset_, window_));
-      AddToHash();
+      hash_ = HashWords(hash_, {reinterpret_cast<const char*>(window_.data()), window_.size()});
       position_ = offset_ == 0 && StartsWithByteOrderMark() ? kByteOrderMark.size() : 0;
       offset_ += window_.size();
       if (position_ == window_.size()) return -1;
@@ -48,17 +47,6 @@ class ByteSource {
   uint64_t hash() const { return hash_; }
 
  private:
-  // FNV-1a over words of 64 bits, and a rotation, without which high bits would reach no low ones.
-  void AddToHash() {
-    const auto mix = [this](uint64_t word) { hash_ = std::rotl((hash_ ^ word) * 0x100000001b3, 29); };
-    size_t at = 0;
-    for (; at + sizeof(uint64_t) <= window_.size(); at += sizeof(uint64_t)) {
-      uint64_t word = 0;
-      std::memcpy(&word, window_.data() + at, sizeof word);
-      mix(word);
-    }
-    for (; at < window_.size(); ++at) mix(std::to_integer<uint64_t>(window_[at]));
-  }
   static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
   bool StartsWithByteOrderMark() const {
     return window_.size() >= kByteOrderMark.size() &&
@@ -69,8 +57,8 @@ class ByteSource {
   const RandomAccessFile& file_;
   std::vector<std::byte> window_;
   size_t position_ = 0;
-  uint64_t offset_ = 0;                 // the end of the window in the file
-  uint64_t hash_ = 0xcbf29ce484222325;  // of the bytes up to there
+  uint64_t offset_ = 0;  // the end of the window in the file
+  uint64_t hash_ = 0;    // of the bytes up to there
 };
 
 Status RowError(const RandomAccessFile& file, uint64_t line, const std::string& reason) {

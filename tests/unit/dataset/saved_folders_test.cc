@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "server/dataset/fingerprint.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -108,7 +109,7 @@ class ForgedFileTest : public ::testing::Test {
     std::memcpy(bytes_.data() + offset, &value, sizeof(value));
     uint64_t folders = 0;
     std::memcpy(&folders, bytes_.data() + 8, sizeof(folders));
-    const uint64_t checksum = SavedFolders::Checksum(folders, std::string_view(bytes_).substr(kHeaderBytes));
+    const uint64_t checksum = HashWords(folders, std::string_view(bytes_).substr(kHeaderBytes));
     std::memcpy(bytes_.data() + 16, &checksum, sizeof(checksum));
   }
   std::string bytes_ = Encode({{Version(2), kImages}, {Version(9), kMixed}});

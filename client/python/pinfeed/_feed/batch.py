@@ -88,10 +88,14 @@ class Batch(Tuple[Any, ...]):
             raise TypeError(f'to({str(device)!r}): {type(self[0]).__name__} has no to(); open the feed with framework="torch"')
         return self if all(new is old for new, old in zip(moved, self)) else self._with(moved)
 
+    def _attributes(self) -> Dict[str, Any]:
+        """What a batch has besides tensors and memory: epoch, index and so on."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
     def _with(self, tensors: Sequence[Any]) -> "Batch":
         """Returns a batch of other tensors with this one's attributes."""
         batch = type(self)(*tensors)
-        batch.__dict__.update({name: value for name, value in self.__dict__.items() if not name.startswith("_")})
+        batch.__dict__.update(self._attributes())
         return batch
 
     @property
@@ -107,8 +111,7 @@ class Batch(Tuple[Any, ...]):
         return {}
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        public = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-        return _restored, (self._fields, tuple(self), public)  # the class exists for this feed only
+        return _restored, (self._fields, tuple(self), self._attributes())  # the class exists for this feed only
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
