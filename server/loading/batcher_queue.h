@@ -56,11 +56,11 @@ class BatcherQueue {
   static constexpr std::chrono::milliseconds kTakeWithin{100};
   static constexpr uint32_t kMaxTakenBack = 2;
 
-  // The way to one client process, whose memory holds its requests by slot. Threads: any. Nothing blocks.
+  // The way to one client process, whose memory holds its requests. Threads: any. Only Read may block.
   class Client {
    public:
     virtual ~Client() = default;
-    // The bytes of a request, which the client may change at any time.
+    // The bytes of a request, which the client may change at any time. Waits for the memory of its slot.
     virtual Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) = 0;
     virtual void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) = 0;
     virtual void HangUp() = 0;

@@ -8,13 +8,8 @@
 namespace pinfeed {
 
 Status PieceRequest::Prepare(Arena& arena, const Piece& piece, uint32_t begin, uint32_t end) {
-  LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
-  Status prepared;
-  do {
-    prepared = arena.Prepare(piece, begin, end);
-    if (prepared.code() == Code::kResourceExhausted) attempts.Refuse();
-  } while (!prepared.ok() && attempts.Again());
-  return prepared;
+  return HostMemoryLedger::ForThisProcess().large_samples().Try(
+      [&] { return arena.Prepare(piece, begin, end); });
 }
 
 Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
 #include "server/dataset/fingerprint.h"
 #include "server/loading/piece_task.h"
 #include "server/memory/host_memory_ledger.h"
@@ -152,6 +154,13 @@ Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_
       status = LoadSample(*request, places, scratch, times);
     }
     if (status.ok()) continue;
+    static LogPace pace(1);  // the frame to the client has no room for the numbers
+    if (status.code() == Code::kResourceExhausted) {
+      if (const auto more = pace.Admit()) {
+        spdlog::warn("feed {}: {} failed: {}{}", piece.share()->feed, RequestName(request->id),
+                     status.ToString(), *more);
+      }
+    }
     piece.LeaveOut(load.first + i);
     queue_->LeaveOut(piece.plan(), load.first + i, status);
   }

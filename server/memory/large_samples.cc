@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/large_samples.h"
 
-#include "common/base/status.h"
-
 namespace pinfeed {
 
 thread_local LargeSamples::Attempts* LargeSamples::current_ = nullptr;
@@ -23,20 +21,31 @@ LargeSamples::Attempts::~Attempts() {
 bool LargeSamples::Attempts::Again(const std::function<void()>& waiting) {
   if (!refused_ || tried_again_) return false;
   tried_again_ = true;
-  bool waits = false;
-  {
-    const MutexLock lock(all_.mutex_);
-    all_.EndLocked(*this);
-    waits = all_.large_ > 0 || all_.IsTurnOfOtherLocked(*this);
-  }
-  if (waits && waiting) waiting();
-  const MutexLock lock(all_.mutex_);
-  while (all_.IsTurnOfOtherLocked(*this)) all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_);
-  all_.turn_ = this;
-  all_.turn_ends_ = Clock::now() + all_.longest_turn_;
-  while (all_.large_ > 0 && all_.changed_.WaitUntil(all_.mutex_, all_.turn_ends_)) {
+  if (all_.TakeTurn(*this, /*may_wait=*/waiting == nullptr)) return true;
+  waiting();
+  return all_.TakeTurn(*this, /*may_wait=*/true);
+}
+
+bool LargeSamples::TakeTurn(Attempts& attempts, bool may_wait) {
+  const MutexLock lock(mutex_);
+  EndLocked(attempts);
+  if (!may_wait && (large_ > 0 || IsTurnOfOtherLocked(attempts))) return false;
+  while (IsTurnOfOtherLocked(attempts)) changed_.WaitUntil(mutex_, turn_ends_);
+  turn_ = &attempts;
+  turn_ends_ = Clock::now() + longest_turn_;
+  while (large_ > 0 && changed_.WaitUntil(mutex_, turn_ends_)) {
   }
   return true;
+}
+
+Status LargeSamples::Try(const std::function<Status()>& attempt) {
+  Attempts attempts(*this);
+  Status status;
+  do {
+    status = attempt();
+    if (status.code() == Code::kResourceExhausted) attempts.Refuse();
+  } while (!status.ok() && attempts.Again());
+  return status;
 }
 
 bool LargeSamples::Begin() {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "common/base/status.h"
 #include "common/base/sync.h"
 
 namespace pinfeed {
@@ -37,9 +38,10 @@ class LargeSamples {
 
     // Memory was refused to the attempt.
     void Refuse() { refused_ = true; }
+    bool refused() const { return refused_; }
     // Whether to try a failed attempt once more: memory was refused to it, and it is this thread's turn now.
     // Waits for the turn, and until no other thread holds the memory of a large sample. Calls `waiting`
-    // before it waits, which must not load a sample. Precondition: the large buffers of the attempt are free.
+    // before it waits, which must not load a sample. Precondition: the buffers of the attempt are free.
     bool Again(const std::function<void()>& waiting = nullptr);
 
    private:
@@ -49,6 +51,10 @@ class LargeSamples {
     bool large_ = false;  // counted
     bool tried_again_ = false;
   };
+
+  // Calls `attempt`, which frees what it took if it fails, and once more alone if memory was refused to it.
+  // See Attempts::Again, which may wait. Returns what the last call did.
+  Status Try(const std::function<Status()>& attempt);
 
   // The calling thread's sample is about to take much memory. False: it is another thread's turn. Without
   // Attempts of the thread nothing is counted.
@@ -62,6 +68,8 @@ class LargeSamples {
 
   void EndLocked(Attempts& attempts) PF_REQUIRES(mutex_);
   bool IsTurnOfOtherLocked(const Attempts& attempts) const PF_REQUIRES(mutex_);
+  // Returns false, without effect, if it would have to wait and may not.
+  bool TakeTurn(Attempts& attempts, bool may_wait) PF_EXCLUDES(mutex_);
 
   const Clock::duration longest_turn_;
   Mutex mutex_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/metrics/snapshot.h"
 
 namespace pinfeed {
@@ -29,7 +30,8 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
       : fd_(std::move(fd)), memory_(std::move(memory)) {}
 
   Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) override {
-    RETURN_IF_ERROR(memory_->PrepareForClient(slot, 1));
+    RETURN_IF_ERROR(HostMemoryLedger::ForThisProcess().large_samples().Try(
+        [&] { return memory_->PrepareForClient(slot, 1); }));
     return std::span<const std::byte>(memory_->FillAddress({slot, 0, 1, 0}, kRequestTensor), bytes);
   }
   void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) override {

@@ -83,6 +83,37 @@ TEST_F(LargeSamplesTest, OneThatIsTooLargeAloneIsTriedTwiceOnly) {
   EXPECT_FALSE(attempts.Again());
 }
 
+TEST_F(LargeSamplesTest, WhatLacksTheMemoryThatOthersHaveIsTriedAgainWithoutThem) {
+  std::latch held(1);
+  std::latch refused(1);
+  std::thread other([&] {
+    const Attempts attempts(ledger_.large_samples());
+    EXPECT_TRUE(Take(150 * kMebibyte));
+    held.count_down();
+    refused.wait();
+    available_ += 150 * kMebibyte;
+  });
+  held.wait();
+  int tries = 0;
+  EXPECT_OK(ledger_.large_samples().Try([&] {
+    const bool taken = Take(100 * kMebibyte);
+    if (++tries == 1) refused.count_down();
+    return taken ? OkStatus() : ResourceExhausted("a slot");
+  }));
+  EXPECT_EQ(tries, 2);
+  other.join();
+}
+
+TEST_F(LargeSamplesTest, OtherErrorsAreNotTriedAgain) {
+  int tries = 0;
+  EXPECT_THAT(ledger_.large_samples().Try([&] {
+    ++tries;
+    return InvalidArgument("a slot");
+  }),
+              StatusIs(Code::kInvalidArgument, HasSubstr("a slot")));
+  EXPECT_EQ(tries, 1);
+}
+
 TEST_F(LargeSamplesTest, WhileOneLoadsAloneOthersAreRefusedAndWait) {
   std::optional<Attempts> alone(std::in_place, ledger_.large_samples());
   alone->Refuse();
