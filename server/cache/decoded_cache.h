@@ -65,7 +65,7 @@ class DecodedCache {
     uint64_t freed_besides_bytes = uint64_t{16} << 20;
     // A file that was changed so shortly before it was read is not kept: another write might leave its times
     // as they are.
-    std::chrono::nanoseconds settle_time = std::chrono::seconds(2);
+    std::chrono::nanoseconds settle_time = kSettleTime;
   };
   explicit DecodedCache(const Options& options);
   ~DecodedCache();

@@ -33,8 +33,8 @@ class Fingerprint {
   uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-// Hashes bytes eight at a time, behind those whose hash is `seed`. Any change of eight neighbouring bytes
-// changes it. Detects damage, but not forgery.
+// Hashes bytes eight at a time. `seed` is any number, such as the hash of what comes before. Any change of
+// eight neighbouring bytes changes it. Detects damage, but not forgery.
 uint64_t HashWords(uint64_t seed, std::string_view bytes);
 
 }  // namespace pinfeed

@@ -49,8 +49,8 @@ FolderScan::~FolderScan() {
 }
 
 Status FolderScan::TooLarge(const Location& base) {
-  return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
-                           std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
+  return InvalidArgument("index " + QuotePath(base.path()) + ": the names of its files exceed " +
+                         std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
 }
 
 Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::vector<std::string>& starts) {
@@ -192,9 +192,9 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   found.version = listing.version;
   found.changed = listing.changed || (found.version && !IsSettled(found.version->changed_ns, began));
   const auto may_keep = [&](const FolderVersion& version) {
-    return version.reliable() && std::max(version.modified_ns, version.changed_ns) + kKeptAfterNs <= began;
+    return version.reliable() && IsSettled(std::max(version.modified_ns, version.changed_ns), began);
   };
-  found.keep = options_.store != nullptr && found.version && !listing.has_links && !listing.changed &&
+  found.keep = options_.store != nullptr && found.version && !listing.may_have_links && !listing.changed &&
                (listing.recalled || may_keep(*found.version));
   std::vector<std::string_view> names;
   while (const std::optional<DirectoryEntry> entry = entries.Next()) {

@@ -44,9 +44,6 @@ class FolderScan {
     uint64_t max_kept_bytes = IndexStore::kMaxFileBytes;
     HostMemoryLedger& ledger = HostMemoryLedger::ForThisProcess();
   };
-  // Directories that changed less than this before they were listed are not kept: another change may have the
-  // same time, on a server with a clock of its own as well.
-  static constexpr int64_t kKeptAfterNs = 2'000'000'000;
 
   struct Folder {
     std::string path;   // relative to the dataset

@@ -88,7 +88,7 @@ class LocalPath final : public Location {
 
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
   // The directory that holds it.
-  Result<UniqueFd> OpenHolder(std::string_view below) const;
+  Result<UniqueFd> OpenParent(std::string_view below) const;
   Result<UniqueFd> OpenNode(std::string_view below) const;  // of any kind, for inspection only (O_PATH)
 
  private:

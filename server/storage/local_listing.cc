@@ -101,7 +101,7 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
     }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    listing.has_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
+    listing.may_have_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
     RETURN_IF_ERROR(visit({name, kind}));
   }
@@ -111,7 +111,7 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
   return listing;
 }
 
-Result<UniqueFd> LocalPath::OpenHolder(std::string_view below) const {
+Result<UniqueFd> LocalPath::OpenParent(std::string_view below) const {
   if (!below.empty()) {
     const size_t slash = below.rfind('/');
     return OpenNode(slash == std::string_view::npos ? "" : below.substr(0, slash));
@@ -127,7 +127,7 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
   Stamp stamp{kStart};
   MixStat(*stat, stamp);
   if (!S_ISDIR(stat->mode)) {
-    ASSIGN_OR_RETURN(const UniqueFd parent, OpenHolder(below));
+    ASSIGN_OR_RETURN(const UniqueFd parent, OpenParent(below));
     const std::optional<NodeStat> directory = StatNode(parent.get(), "");
     if (!directory) return ErrnoStatus("stat the directory of " + QuotePath(FullPath(below)), errno);
     for (const uint64_t value :

@@ -39,16 +39,17 @@ struct FileVersion {
   }
 };
 
+inline constexpr std::chrono::nanoseconds kSettleTime = std::chrono::seconds(2);
+
 inline int64_t UnixNanoseconds() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Whether what changed last at `changed_ns` had that time for so long, when it was looked at, that a later
-// change has another time. Times of whole seconds come from a clock of 1 or 2 s, others from one of some
-// milliseconds. Both are Unix times.
+// change has another time: also by a clock of whole seconds, or of a server whose clock is behind. Both are
+// Unix times.
 constexpr bool IsSettled(int64_t changed_ns, int64_t looked_ns) {
-  constexpr int64_t kSecond = 1'000'000'000;
-  return changed_ns <= looked_ns - (changed_ns % kSecond == 0 ? 2 * kSecond : kSecond / 10);
+  return changed_ns <= looked_ns - kSettleTime.count();
 }
 
 // What became of a Prefetch.
@@ -154,9 +155,10 @@ class Location {
   using Recall = std::function<bool(const FolderVersion&)>;
   struct Listing {
     NodeId id;
-    bool recalled = false;   // `recall` returned true, and nothing was visited
-    bool changed = false;    // while it was listed, so that entries may be missing
-    bool has_links = false;  // what these lead to may change without the directory
+    bool recalled = false;  // `recall` returned true, and nothing was visited
+    bool changed = false;   // while it was listed, so that entries may be missing
+    // There are links, or entries that may be: what these lead to may change without the directory.
+    bool may_have_links = false;
     // When the listing began. Empty: the storage has no versions.
     std::optional<FolderVersion> version = std::nullopt;
   };

@@ -27,11 +27,12 @@ def wire():
     return messages()
 
 
-@pytest.fixture
-def numbers(tmp_path):
-    numpy.save(tmp_path / "numbers.npy", numpy.arange(64, dtype=numpy.int64))
-    time.sleep(0.11)  # what changed less than 0.1 s before it is opened is not kept open
-    return str(tmp_path / "numbers.npy")
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    path = tmp_path_factory.mktemp("numbers") / "numbers.npy"
+    numpy.save(path, numpy.arange(64, dtype=numpy.int64))
+    time.sleep(2.1)  # what changed less than 2 s before it is opened is not kept open
+    return str(path)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def numbers(tmp_path_factory):
     """A dataset whose every value tells which sample it belongs to: x[i] = 64 i, 64 i + 1, ..."""
     folder = tmp_path_factory.mktemp("numbers")
     numpy.save(folder / "x.npy", numpy.arange(SAMPLES * WIDTH, dtype=numpy.int64).reshape(SAMPLES, WIDTH))
-    time.sleep(0.11)  # what changed less than 0.1 s before it is opened is not kept open
+    time.sleep(2.1)  # what changed less than 2 s before it is opened is not kept open
     return folder
 
 

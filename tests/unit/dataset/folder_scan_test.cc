@@ -277,7 +277,7 @@ TEST_F(FolderScanTest, AnIndexOfAFolderThatChangedWhileItWasListedIsNotCurrent) 
   WatchedLocation base = Base();
   ASSERT_OK_AND_ASSIGN(const ImageIndex early, ImageIndex::Build(base, nullptr));
   EXPECT_FALSE(early.IsCurrent(base)) << "another change may have the same time";
-  std::this_thread::sleep_for(std::chrono::milliseconds(110));  // see IsSettled
+  std::this_thread::sleep_for(kSettleTime);
   ASSERT_OK_AND_ASSIGN(const ImageIndex quiet, ImageIndex::Build(base, nullptr));
   EXPECT_TRUE(quiet.IsCurrent(base));
   base.while_listing = [&](std::string_view below) {
@@ -292,7 +292,7 @@ TEST_F(FolderScanTest, AnIndexIsCurrentUntilAnyOfItsFoldersChanges) {
   fs::create_symlink("../1.jpg", Path("a/deep/link.jpg"));
   const WatchedLocation base = Base();
   for (const char* added : {"a/new.jpg", "a/deep/new.jpg"}) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // see IsSettled
+    std::this_thread::sleep_for(kSettleTime);
     ASSERT_OK_AND_ASSIGN(const ImageIndex index, ImageIndex::Build(base, nullptr));
     EXPECT_TRUE(index.IsCurrent(base));
     Add(added);
