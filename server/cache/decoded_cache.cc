@@ -213,7 +213,9 @@ DecodedCache::Dropped DecodedCache::Drop() {
 }
 
 bool DecodedCache::Free(uint64_t bytes) {
-  memory_.GiveBackPromise();
+  const uint64_t promised = memory_.GiveBackPromise();
+  if (promised >= bytes) return true;
+  bytes -= promised;
   const uint64_t used = budget_.used_bytes();
   if (used < bytes) return false;
   const uint64_t left = used - std::min(used, bytes + freed_besides_bytes_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/os/memfd.h"
@@ -72,10 +73,10 @@ std::optional<ImageMemory::Block> ImageMemory::Allocate(uint64_t bytes) {
   return block;
 }
 
-void ImageMemory::GiveBackPromise() {
+uint64_t ImageMemory::GiveBackPromise() {
   const MutexLock lock(mutex_);
   promise_.reset();
-  promised_bytes_ = 0;
+  return std::exchange(promised_bytes_, 0);
 }
 
 bool ImageMemory::TakePromised(uint64_t bytes) {
@@ -86,8 +87,8 @@ bool ImageMemory::TakePromised(uint64_t bytes) {
     promised_bytes_ = 0;
     // Where the host has not that much: the bytes that an evicted image may just have given back.
     for (const uint64_t wanted : {std::max(bytes, kStepBytes), bytes}) {
-      auto promise = ledger_.ReserveSpare(wanted, headroom);
-      if (!promise.ok()) continue;
+      std::optional<HostMemoryLedger::Reservation> promise = ledger_.ReserveSpare(wanted, headroom);
+      if (!promise) continue;
       promise_.emplace(*std::move(promise));
       promised_bytes_ = wanted;
       break;

@@ -59,8 +59,8 @@ class ImageMemory {
   // A block of BlockBytes(bytes), all of it allocated. Precondition: 0 < bytes <= kMaxBytes.
   std::optional<Block> Allocate(uint64_t bytes);
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 31;
-  // The ledger's promise, of which no block has been made yet.
-  void GiveBackPromise() PF_EXCLUDES(mutex_);
+  // The ledger's promise, of which no block has been made yet. Returns its bytes.
+  uint64_t GiveBackPromise() PF_EXCLUDES(mutex_);
 
  private:
   static constexpr size_t kClasses = 72;

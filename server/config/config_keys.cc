@@ -278,10 +278,10 @@ std::vector<ConfigKey> MakeKeys() {
       MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of its memory"),
       UintKey("workers", &Config::workers, 0, kMaxWorkers,
               "threads that load samples; 0: one per CPU that this process may use"),
-      UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
-              "slots of an arena when the client does not choose; twice as many on a GPU; up to four times "
-              "as many "
-              "for small batches"),
+      UintKey(
+          "default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
+          "slots of an arena when the client does not choose; twice as many on a GPU, or on the host where "
+          "they take little of the user's memory; up to four times as many for small batches"),
       UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions,
               "maximum number of concurrent sessions"),
       UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,

@@ -57,11 +57,21 @@ void DatasetCache::SetOptions(Options options) {
   EvictOld(evicted);
 }
 
-bool DatasetCache::Clear() {
+void DatasetCache::Clear() {
   Recent evicted;
   const MutexLock lock(mutex_);
   evicted.swap(recent_);
-  return !evicted.empty();
+}
+
+bool DatasetCache::DropUnused() {
+  Recent unused;  // destroyed without the lock
+  const MutexLock lock(mutex_);
+  for (auto one = recent_.begin(); one != recent_.end();) {
+    const auto next = std::next(one);
+    if (one->use_count() == 1) unused.splice(unused.end(), recent_, one);
+    one = next;
+  }
+  return !unused.empty();
 }
 
 std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
@@ -131,8 +141,11 @@ Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const Data
     ForgetEarlier(key, open);
   }
   Result<std::shared_ptr<const Dataset>> made = open_(key.spec, key.roots);
-  if (made.status().code() == Code::kResourceExhausted && Clear())
-    return ResourceExhausted(made.status().message() + "; datasets without feeds are closed now: try again");
+  if (made.status().code() == Code::kResourceExhausted && DropUnused()) {
+    return Status(Code::kResourceExhausted,
+                  made.status().message() + "; datasets without feeds are being closed: try again",
+                  made.status().native_error());
+  }
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, std::move(made));
   opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
   return IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;

@@ -57,9 +57,8 @@ class DatasetCache {
 
   // Open datasets stay open for their readers. From now on, names resolve by the new options.
   void SetOptions(Options options) PF_EXCLUDES(mutex_);
-  // Drops the cache's own references. Readers of the datasets are unaffected. Returns whether there were
-  // some.
-  bool Clear() PF_EXCLUDES(mutex_);
+  // Drops the cache's own references. Readers of the datasets are unaffected.
+  void Clear() PF_EXCLUDES(mutex_);
   std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:
@@ -84,6 +83,8 @@ class DatasetCache {
       PF_EXCLUDES(mutex_);
   // Drops what was opened by the same spec before its files changed, and `stale`, which may be null.
   void ForgetEarlier(const Key& key, const std::shared_ptr<const Dataset>& stale) PF_EXCLUDES(mutex_);
+  // Drops the datasets that nobody reads. Returns whether there were some.
+  bool DropUnused() PF_EXCLUDES(mutex_);
   // Moves the datasets beyond the capacity to `evicted`, which the caller destroys without the lock.
   void EvictOld(Recent& evicted) PF_REQUIRES(mutex_);
 

@@ -77,7 +77,8 @@ class CacheFill::DecodeTask final : public FillTask {
     } catch (const std::bad_alloc&) {
       // How much an image takes is its file's word. The feed meets the same and says so.
     }
-    buffers.Trim(HostMemoryLedger::kSmallSampleBytes);
+    const bool is_short = attempts.refused() || scratch.share()->memory_is_short;
+    buffers.Trim(is_short ? 0 : HostMemoryLedger::kSmallSampleBytes);
     return kept;
   }
 
@@ -103,6 +104,7 @@ void CacheFill::Resume(const FeedShare& feed) {
   {
     const MutexLock lock(mutex_);
     if (share_ == nullptr) share_ = std::make_shared<FeedShare>(feed.owner, feed.feed);
+    if (feed.memory_is_short) share_->memory_is_short = true;
   }
   SubmitRead();
 }

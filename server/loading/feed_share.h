@@ -88,7 +88,8 @@ struct FeedShare {
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
   // A large sample of it had to wait for memory that others had. From then on, feeds of which this is true
-  // may have half of the workers together, so that others do not wait for those that wait.
+  // may have half of the workers together, so that others do not wait for those that wait, and the workers
+  // keep no buffers of their samples.
   std::atomic<bool> memory_is_short{false};
   PoolShare workers;
   PoolShare readers;

@@ -61,9 +61,9 @@ Status WithMemory(SampleScratch& scratch, const Load& load) {
       attempts.Refuse();
       status = NoMemory();
     }
-    // What one giant sample made larger is given back after it; where others wait for memory, all is.
-    scratch.buffers().Trim(share != nullptr && share->memory_is_short ? 0
-                                                                      : HostMemoryLedger::kSmallSampleBytes);
+    // What one giant sample made larger is given back after it, and all of it where memory is short.
+    const bool is_short = attempts.refused() || (share != nullptr && share->memory_is_short);
+    scratch.buffers().Trim(is_short ? 0 : HostMemoryLedger::kSmallSampleBytes);
     if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }

@@ -37,42 +37,32 @@ HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
   return ledger;
 }
 
-Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need,
-                               uint64_t& lacking) const {
+std::optional<HostMemoryLedger::Lack> HostMemoryLedger::Take(std::atomic<uint64_t>& taken, uint64_t bytes,
+                                                             uint64_t headroom_bytes) {
+  const MutexLock lock(deciding_);
+  const uint64_t wanted = taken + bytes;
   // If the available memory cannot be read, for example without free descriptors, the kernel decides.
-  const Result<HostMemory> read = read_(bytes + headroom_bytes);
-  if (!read.ok() || read->available_bytes >= bytes + headroom_bytes) return OkStatus();
-  const HostMemory& memory = *read;
-  lacking = bytes + headroom_bytes - memory.available_bytes;
-  return ResourceExhausted("the host has too little memory: of what " + memory.available_by + " allows, " +
-                           ExactByteSize(memory.available_bytes) + " are left, but " + need.whose + " need " +
-                           ExactByteSize(bytes) + " and " + ByteSize(headroom_bytes) +
-                           " are reserved for the daemon itself; " + need.advice);
+  Result<HostMemory> memory = read_(wanted + headroom_bytes);
+  if (memory.ok() && memory->available_bytes < wanted + headroom_bytes)
+    return Lack{*std::move(memory), wanted, headroom_bytes};
+  taken += bytes;
+  return std::nullopt;
 }
 
-Status HostMemoryLedger::Promise(uint64_t bytes, const Need& need, uint64_t& lacking) {
-  const MutexLock lock(deciding_);
-  RETURN_IF_ERROR(Check(reserved_ + bytes, kDaemonHeadroomBytes, need, lacking));
-  reserved_ += bytes;
-  return OkStatus();
-}
-
-Status HostMemoryLedger::Begin(uint64_t bytes, const Need& need, uint64_t& lacking) {
-  const MutexLock lock(deciding_);
-  RETURN_IF_ERROR(Check(allocating_ + bytes, kDaemonHeadroomBytes / 2, need, lacking));
-  allocating_ += bytes;
-  return OkStatus();
-}
-
-Status HostMemoryLedger::WithSpare(const std::function<Status(uint64_t& lacking)>& attempt) {
-  uint64_t lacking = 0;
-  Status status = attempt(lacking);
-  if (status.ok()) return status;
-  const MutexLock lock(freeing_);
-  if (!free_spare_) return status;
-  status = attempt(lacking);  // others may have freed enough
-  if (status.ok() || !free_spare_(lacking)) return status;
-  return attempt(lacking);
+Status HostMemoryLedger::TakeOrFree(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes,
+                                    const Need& need) {
+  std::optional<Lack> lack = Take(taken, bytes, headroom_bytes);
+  if (!lack) return OkStatus();
+  {
+    const MutexLock lock(freeing_);
+    if (free_spare_) lack = Take(taken, bytes, headroom_bytes);  // others may have freed enough
+    if (lack && free_spare_ && free_spare_(lack->bytes())) lack = Take(taken, bytes, headroom_bytes);
+  }
+  if (!lack) return OkStatus();
+  return ResourceExhausted("the host has too little memory: of what " + lack->memory.available_by +
+                           " allows, " + ExactByteSize(lack->memory.available_bytes) + " are left, but " +
+                           need.whose + " need " + ExactByteSize(lack->wanted_bytes) + " and " +
+                           ByteSize(headroom_bytes) + " are reserved for the daemon itself; " + need.advice);
 }
 
 void HostMemoryLedger::SetFreeSpare(FreeSpare free_spare) {
@@ -82,7 +72,7 @@ void HostMemoryLedger::SetFreeSpare(FreeSpare free_spare) {
 }
 
 Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveOrFree(uint64_t bytes, const Need& need) {
-  RETURN_IF_ERROR(WithSpare([&](uint64_t& lacking) { return Promise(bytes, need, lacking); }));
+  RETURN_IF_ERROR(TakeOrFree(reserved_, bytes, kDaemonHeadroomBytes, need));
   return Reservation(this, bytes);
 }
 
@@ -94,13 +84,9 @@ Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t
   return ReserveOrFree(bytes, kIndexesNeed);
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
-                                                                     uint64_t keep_free_bytes) {
-  uint64_t lacking = 0;
-  const MutexLock lock(deciding_);
-  RETURN_IF_ERROR(
-      Check(reserved_ + bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_, kFeedsNeed, lacking));
-  reserved_ += bytes;
+std::optional<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
+                                                                            uint64_t keep_free_bytes) {
+  if (Take(reserved_, bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_)) return std::nullopt;
   return Reservation(this, bytes);
 }
 
@@ -128,8 +114,7 @@ Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
 }
 
 Status HostMemoryLedger::Reservation::Begin(uint64_t bytes, const Need& need) {
-  RETURN_IF_ERROR(
-      ledger_->WithSpare([&](uint64_t& lacking) { return ledger_->Begin(bytes, need, lacking); }));
+  RETURN_IF_ERROR(ledger_->TakeOrFree(ledger_->allocating_, bytes, kDaemonHeadroomBytes / 2, need));
   allocating_ += bytes;
   return OkStatus();
 }

@@ -62,13 +62,13 @@ class HostMemoryLedger {
     Reservation(HostMemoryLedger* ledger, uint64_t bytes) : ledger_(ledger), unallocated_(bytes) {}
     HostMemoryLedger* ledger_;
     std::atomic<uint64_t> unallocated_;
-    std::atomic<uint64_t> allocating_{0};  // part of unallocated_
+    std::atomic<uint64_t> allocating_{0};  // of an arena: part of unallocated_
   };
   // Precondition: a pool has granted the bytes, so that no sum overflows.
   Result<Reservation> Reserve(uint64_t bytes);
-  // Memory that others do not need: besides what they have reserved and samples are about to take,
-  // `keep_free_bytes` and the daemon's headroom have to be left. Precondition as above.
-  Result<Reservation> ReserveSpare(uint64_t bytes, uint64_t keep_free_bytes);
+  // Memory that others do not need: besides what they have reserved and are about to take, `keep_free_bytes`
+  // and the daemon's headroom have to be left. Null if there is too little. Precondition as above.
+  std::optional<Reservation> ReserveSpare(uint64_t bytes, uint64_t keep_free_bytes) PF_EXCLUDES(deciding_);
   // Memory for one sample, of as many bytes as its file says, which is allocated at once and given back soon:
   // what feeds have reserved and not allocated does not count, nor does the sample for them. No pool has
   // granted it. Keep what is returned until all of the memory was written to. Null for little memory, which
@@ -76,24 +76,30 @@ class HostMemoryLedger {
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
   Result<Reservation> ReserveForIndex(uint64_t bytes);
-  // Frees at least so many bytes of spare memory, which are lacking. Returns false, and frees nothing, if
-  // there are less. Called on any thread, under a lock of the ledger and maybe those of the caller; it must
-  // not ask the ledger.
+  // Frees at least so many bytes of spare memory, which are lacking. Returns false if there are less: then
+  // only what is not in use yet is freed. Called on any thread, under a lock of the ledger and maybe those of
+  // the caller; it must not ask the ledger.
   using FreeSpare = std::function<bool(uint64_t bytes)>;
-  // Null: there is none any more. Precondition: one has it.
+  // Null: there is none any more. Precondition: nobody else has set one.
   void SetFreeSpare(FreeSpare free_spare) PF_EXCLUDES(freeing_);
   LargeSamples& large_samples() { return large_samples_; }
   // What the reservations have not allocated yet.
   uint64_t reserved_bytes() const { return reserved_; }
 
  private:
-  // `lacking`: so many bytes, if it is an error.
-  Status Check(uint64_t bytes, uint64_t headroom_bytes, const Need& need, uint64_t& lacking) const;
-  Status Promise(uint64_t bytes, const Need& need, uint64_t& lacking) PF_EXCLUDES(deciding_);
-  Status Begin(uint64_t bytes, const Need& need, uint64_t& lacking) PF_EXCLUDES(deciding_);
+  struct Lack {
+    HostMemory memory;
+    uint64_t wanted_bytes;
+    uint64_t headroom_bytes;
+    uint64_t bytes() const { return wanted_bytes + headroom_bytes - memory.available_bytes; }
+  };
+  // Adds `bytes` to what is taken, one of the sums below, if the host has that much and the headroom.
+  std::optional<Lack> Take(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes)
+      PF_EXCLUDES(deciding_);
+  // The same, but frees spare memory for what is lacking.
+  Status TakeOrFree(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes, const Need& need)
+      PF_EXCLUDES(deciding_, freeing_);
   Result<Reservation> ReserveOrFree(uint64_t bytes, const Need& need) PF_EXCLUDES(deciding_, freeing_);
-  // Frees spare memory and calls `attempt` again if it fails for lack of memory.
-  Status WithSpare(const std::function<Status(uint64_t& lacking)>& attempt) PF_EXCLUDES(freeing_);
 
   const Read read_;
   // Held from a check to the count, so that requests at once see each other, and refused ones are not seen.

@@ -88,6 +88,12 @@ def test_with_little_memory_a_loader_has_fewer_slots_and_the_log_says_so(host, c
     assert "no room for 34 batches" in told and "but for 8, so that fewer workers" in told and "pool_bytes" in told
 
 
+def test_without_room_for_the_least_slots_the_error_is_of_those_that_were_wanted(host):
+    made = loader(host, lambda index: torch.zeros(2**25, dtype=torch.uint8), 20, num_workers=8, prefetch_factor=4)
+    with pytest.raises(pinfeed.ResourceExhaustedError, match="of 34 slots of.* feed has 34 slots"):
+        next(iter(made))
+
+
 def test_what_the_trainer_keeps_is_charged_and_beyond_two_batches_are_copies(host):
     iterator = iter(loader(host, large_from_4_to_9, 400))
     first = [next(iterator) for _ in range(20)]

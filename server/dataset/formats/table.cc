@@ -21,9 +21,8 @@ namespace {
 
 constexpr size_t kTableWindowBytes = size_t{1} << 20;
 constexpr size_t kMaxNamesBytes = size_t{1} << 20;
-// What a byte of JSON takes when it is parsed, at most. No memory is asked for shorter rows.
-constexpr uint64_t kParsedBytes = 64;
-constexpr size_t kShortRowBytes = size_t{16} << 10;
+constexpr uint64_t kParsedBytes = 64;                // what a byte of JSON takes when it is parsed, at most
+constexpr size_t kShortRowBytes = size_t{16} << 10;  // no memory is asked for shorter rows
 
 // Purpose: reads a file byte by byte.
 class ByteSource {
@@ -76,8 +75,10 @@ std::optional<Number> ParseNumber(std::string_view text) {
   if (end != text.data() + text.size()) return std::nullopt;
   if constexpr (std::is_same_v<Number, double>) {
     // from_chars does not tell what is too small, which JSON's parser makes 0, from what is too large.
-    if (error == std::errc::result_out_of_range) number = std::strtod(std::string(text).c_str(), nullptr);
-    if (error == std::errc::result_out_of_range && std::abs(number) < 1) return number;
+    if (error == std::errc::result_out_of_range) {
+      const double rounded = std::strtod(std::string(text).c_str(), nullptr);
+      if (std::abs(rounded) < 1) return rounded;
+    }
   }
   return error == std::errc() ? std::optional(number) : std::nullopt;
 }

@@ -250,6 +250,13 @@ TEST_F(DecodedCacheTest, ImagesGiveWayToWhatASampleTakes) {
   EXPECT_GT(left, kImages - (uint64_t{40} << 20) / kImageBytes);
   EXPECT_FALSE(ledger.ReserveForSample(kHost).ok());
   EXPECT_EQ(cache.counts().entries, left) << "all would not have been enough";
+  // Ahead of the next image, memory is promised for more.
+  ASSERT_TRUE(Put(cache, kImages, use, head_));
+  const uint64_t promised = ledger.reserved_bytes();
+  ASSERT_GT(promised, kImageBytes);
+  const uint64_t free = kHost - cache.budget().used_bytes();
+  EXPECT_OK(ledger.Reserve(free - (uint64_t{16} << 20)));  // the daemon's headroom
+  EXPECT_EQ(cache.counts().entries, left + 1) << "what is promised only is given back first";
 }
 
 // Goes through shuffled epochs of a dataset, and returns the share of hits from the third epoch on.

@@ -38,7 +38,7 @@ class DatasetCacheTest : public ::testing::Test {
     return spec;
   }
   // Datasets are shared once their files' times are so old that another change has another time (IsSettled).
-  static void LetTimesSettle() { std::this_thread::sleep_for(std::chrono::milliseconds(110)); }
+  static void LetTimesSettle() { std::this_thread::sleep_for(kSettleTime); }
   DatasetCache::Options Options(size_t capacity) const {
     return {{}, {directory_.path().string()}, capacity};
   }
@@ -327,6 +327,32 @@ TEST_F(DatasetCacheTest, WhatWasOpenedBeforeTheFilesChangedIsNotKept) {
   EXPECT_EQ(closed, 1) << "the new one, which has not settled";
   used.reset();
   EXPECT_EQ(closed, 2);
+}
+
+TEST_F(DatasetCacheTest, WhereMemoryIsLackingDatasetsWithoutReadersAreClosed) {
+  int closed = 0;
+  bool lacking = false;
+  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+    return lacking ? Result<std::shared_ptr<const Dataset>>(Status(Code::kResourceExhausted, "no room", 24))
+                   : Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>([] {}));
+  };
+  DatasetCache cache(
+      Options(8), [&](uid_t, const DatasetSpec&, const auto&) { ++closed; }, open);
+  for (const char* name : {"used.npy", "unused.npy", "wanted.npy"}) WriteRows(name, 3);
+  LetTimesSettle();
+  const auto path = [&](const char* name) { return Path((directory_ / name).string()); };
+  ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(kUser, path("used.npy")));
+  EXPECT_OK(cache.Open(kUser, path("unused.npy")));
+  lacking = true;
+  const auto refused = cache.Open(kUser, path("wanted.npy"));
+  EXPECT_THAT(refused,
+              StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("no room"), HasSubstr("try again"))));
+  EXPECT_EQ(refused.status().native_error(), 24);
+  EXPECT_EQ(closed, 1);
+  EXPECT_THAT(cache.Open(kUser, path("wanted.npy")),
+              StatusIs(Code::kResourceExhausted, Not(HasSubstr("try again"))))
+      << "nothing is left to be closed";
+  EXPECT_EQ(cache.Open(kUser, path("used.npy")).value(), used);
 }
 
 // Purpose: hears of every file and folder that is opened in a folder. Owns: an inotify descriptor.

@@ -340,10 +340,21 @@ TEST_F(ManifestTest, NumbersAreNumbersHoweverTheyAreWritten) {
               "cannot be a label: line 2 has a value for it that is neither a number");
 }
 
+TEST_F(ManifestTest, RealsThatAreTooSmallForFloat64AreZero) {
+  for (const auto& [name, text] :
+       {std::pair("t.csv", "x\n0.5\n1e-400\n-3e-999\n"),
+        std::pair("t.jsonl", "{\"x\": 0.5}\n{\"x\": 1e-400}\n{\"x\": -3e-999}\n")}) {
+    ASSERT_OK_AND_ASSIGN(const auto small, OpenText(name, text));
+    EXPECT_THAT(Values<double>(*small, 0), ElementsAre(0.5, 0, 0)) << name;
+  }
+}
+
 TEST_F(ManifestTest, RowsAreBounded) {
   ExpectFault("t.csv", "a\n" + std::string(5000, ','), "there are more than 1024 columns");
   ExpectFault("t.jsonl", "{\"a\": \"" + std::string(kMaxRowBytes, 'x') + "\"}",
               "a row has more than 1048576 bytes");
+  const auto row = [](char key) { return "{\"" + std::string(600'000, key) + "\": 1}\n"; };
+  ExpectFault("t.jsonl", row('a') + row('b'), "the rows' keys have more than 1048576 bytes");
 }
 
 TEST_F(ManifestTest, FaultsNameTheLine) {

@@ -136,7 +136,7 @@ TEST_F(HostMemoryLedgerTest, AnIndexMayTakeWhatTheHostHasLeft) {
 
 TEST_F(HostMemoryLedgerTest, SpareMemoryIsFreedForOthers) {
   std::optional<HostMemoryLedger::Reservation> spare = ledger_.ReserveSpare(30 * kMiB, 20 * kMiB).value();
-  EXPECT_FALSE(ledger_.ReserveSpare(40 * kMiB, 20 * kMiB).ok());
+  EXPECT_FALSE(ledger_.ReserveSpare(40 * kMiB, 20 * kMiB).has_value());
   uint64_t freed = 0;
   spare->Allocate(30 * kMiB);
   available_ -= 30 * kMiB;
@@ -148,14 +148,14 @@ TEST_F(HostMemoryLedgerTest, SpareMemoryIsFreedForOthers) {
   {
     ASSERT_OK_AND_ASSIGN(const auto sample, ledger_.ReserveForSample(84 * kMiB));
     EXPECT_EQ(freed, 22 * kMiB) << "of 84 and half of the daemon's 16, 70 are there";
-    EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).ok()) << "the sample is about to take it";
+    EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).has_value()) << "the sample is about to take it";
   }
   for (const auto reserve : {&HostMemoryLedger::Reserve, &HostMemoryLedger::ReserveForIndex}) {
     available_ = 0;
     EXPECT_OK((ledger_.*reserve)(70 * kMiB));
   }
   available_ = 0;
-  EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).ok()) << "it makes no room for itself";
+  EXPECT_FALSE(ledger_.ReserveSpare(kMiB, 0).has_value()) << "it makes no room for itself";
   ledger_.SetFreeSpare(nullptr);
   ledger_.SetFreeSpare([&](uint64_t) { return false; });
   EXPECT_FALSE(ledger_.Reserve(70 * kMiB).ok());

@@ -220,6 +220,24 @@ TEST(DatasetOpenerMemoryTest, ADatasetWithoutMemoryForItIsAnErrorOfWhoOpensIt) {
   EXPECT_THAT(open("/large"), StatusIs(Code::kResourceExhausted, HasSubstr("'/large'")));
 }
 
+TEST(DatasetOpenerMemoryTest, WhatAnOpenReplacesIsClosedBeforeItGoesOn) {
+  std::atomic<int> closing = 0;
+  std::promise<void> gate;
+  gate.set_value();
+  DatasetOpener* in_use = nullptr;
+  DatasetOpener opener(
+      [&](uid_t user, const DatasetSpec& spec) -> DatasetOpener::Opened {
+        in_use->Close(user, spec, std::make_shared<SlowToClose>(closing, gate.get_future().share()));
+        EXPECT_EQ(closing, 1) << "its memory is needed now";
+        return std::shared_ptr<const Dataset>();
+      },
+      nullptr);
+  in_use = &opener;
+  std::promise<void> answered;
+  opener.Open(1, At("/set"), {}, [&](const DatasetOpener::Opened&) { answered.set_value(); });
+  answered.get_future().wait();
+}
+
 TEST_F(DatasetOpenerTest, AtTheEndWhoWaitsIsTold) {
   std::future<Status> waits = Open(1, "/hung/a");
   disk_.Await(1);

@@ -248,18 +248,22 @@ class WorkerIterator(LoaderIterator):
 
     def _with_fewer_slots(self, open_feed: Callable[[], ProducedFeed], capacity: int) -> ProducedFeed:
         """Returns the feed, with as many slots as the daemon allows. Later epochs ask for no more."""
-        loader, wanted, refusal = self._loader, self._slots, None
+        loader, wanted = self._loader, self._slots
+        refusal: Optional[str] = None  # the first one, which has the numbers of what is wanted
         while True:
             try:
                 feed = open_feed() if loader._address not in _served else _reopened(open_feed)
             except ResourceExhaustedError as error:
+                refusal = refusal or str(error)
                 # A worker's place in the data, or the other members, rely on the number of slots.
                 if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
                     self._slots = wanted
-                    raise
+                    raise ResourceExhaustedError(error.code, refusal) from None
                 self._slots = max(self._least_slots, self._slots // 2)
-                refusal = refusal or str(error)
                 continue
+            except BaseException:
+                self._slots = wanted
+                raise
             _served.add(loader._address)
             if refusal is not None:
                 loader._most_slots = self._slots
