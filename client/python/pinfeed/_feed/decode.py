@@ -51,8 +51,9 @@ def add_decode(spec: Spec, checks: Checks, decode: Any, state: Any, any_decoder:
     mode, share = parsed
     if mode == "cpu":
         return
-    if mode == "gpu" and ordinal < 0:
-        checks.add("decode", '"gpu" needs a device that gets the batches, such as device="cuda"')
+    if (mode == "gpu" or share) and ordinal < 0:
+        instead = "" if known is None else ', as the state was taken with it. To go on without one, pass decode="cpu" and any_decoder=True'
+        checks.add("decode", f'"{decode}" needs a device that gets the batches, such as device="cuda"{instead}')
     if mode == "gpu" and zero_copy:
         checks.add("zero_copy", "True is not possible with decode=\"gpu\": the slots have encoded images; use None")
     spec["decode"] = f"DECODE_{mode.upper()}"
