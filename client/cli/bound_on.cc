@@ -17,6 +17,7 @@ constexpr double kWorthNaming = 0.03;
 // The alert PinfeedDataBound fires above this share.
 constexpr double kWorthActing = 0.2;
 constexpr double kNearlyAllCached = 0.95;
+constexpr double kLongTaskSeconds = 2;  // of a producer; shorter ones are usual
 
 // docs/runbook.md, PinfeedDataBound.
 constexpr std::array<std::pair<const char*, const char*>, 3> kRemedies = {{
@@ -141,12 +142,23 @@ std::string FeedBoundOn(const Json& feed) {
   return NameOf(*slowest) + ": batches wait for it" + share;
 }
 
+std::string SlowestProducer(const Json& feed) {
+  const double seconds = DoubleField(feed, "slowest_producer_seconds");
+  if (seconds < kLongTaskSeconds) return "";
+  return "process " + std::to_string(UintField(feed, "slowest_producer_pid")) + " has been at " +
+         TextField(feed, "slowest_producer_task") + " for " + Duration(seconds);
+}
+
 std::string FeedRemedy(const Json& feed) {
   const Bound bound = BoundOf(feed);
   if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
   if (bound.on == "decode") return DecodeRemedy(feed);
-  if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer")
+  if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer") {
+    const std::string slowest = SlowestProducer(feed);
+    if (!slowest.empty() && UintField(feed, "producers_busy") < UintField(feed, "producers"))
+      return "a faster producer: one delays the others, " + slowest;
     return "more processes that fill batches (num_workers)";
+  }
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
   return found == kRemedies.end() ? "" : found->second;

@@ -192,6 +192,8 @@ void PrintFeeds(const Json& status) {
     if (producers == 0 && again == 0) continue;
     std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),
                 Counted(producers, "producer").c_str(), Count(UintField(feed, "producers_busy")).c_str());
+    if (const std::string slowest = SlowestProducer(feed); !slowest.empty())
+      std::printf("; %s", slowest.c_str());
     if (again != 0)
       std::printf("; %s dealt again because a producer ended or took too long",
                   Counted(again, "batch").c_str());

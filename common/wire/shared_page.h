@@ -44,6 +44,7 @@ struct alignas(64) BatchDescriptor {
   uint32_t samples;      // valid samples, <= batch_size; 0 when every sample of the batch was skipped as bad
   uint32_t skipped;      // bad samples skipped in this batch
   uint32_t flags;
+  uint32_t zeroed;  // bad samples that are zeros in this batch
 };
 static_assert(sizeof(BatchDescriptor) == 64);
 

@@ -111,7 +111,7 @@ Status Daemon::Create() {
   const uint32_t workers = config.workers != 0 ? config.workers : cpus;
   if (config.cache_bytes.IsSet()) {
     ASSIGN_OR_RETURN(const uint64_t cache_bytes, CacheBytes(config.cache_bytes, pool_bytes));
-    const uint64_t buffers = workers * HostMemoryLedger::kSmallSampleBytes;
+    const uint64_t buffers = workers * HostMemoryLedger::kKeptBufferBytes;
     parts_->cache.emplace(DecodedCache::Options{
         .capacity_bytes = cache_bytes,
         .user_bytes = config.user_cache_bytes.Of(cache_bytes),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/os/freed_memory.h"
 #include "server/config/config.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/daemon_events.h"
@@ -88,6 +89,7 @@ int Run(const std::vector<std::string>& arguments) {
     std::cout << DescribeCheck(*command_line) << '\n';
     return 0;
   }
+  ReturnLargeObjects();
   BlockDaemonSignals();
   Result<std::unique_ptr<Daemon>> daemon = Daemon::Start(*command_line, read_config);
   if (!daemon.ok()) {

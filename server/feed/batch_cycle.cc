@@ -23,6 +23,7 @@ BatchDescriptor DescriptorOf(uint32_t slot, uint64_t generation, const BatchQueu
   descriptor.slot = slot;
   descriptor.samples = batch.result.samples;
   descriptor.skipped = batch.result.skipped;
+  descriptor.zeroed = batch.result.zeroed;
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
   return descriptor;
 }

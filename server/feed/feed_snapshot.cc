@@ -113,9 +113,12 @@ FeedSnapshot BatchCycle::Snapshot() {
   snapshot.read_ahead = parts_.producer->read_ahead_use();
   snapshot.staged_bytes = times.staged_bytes;
   if (const std::shared_ptr<ProducerGroup> processes = parts_.producer->processes()) {
-    const ProducerGroup::Counts counts = processes->counts();
+    ProducerGroup::Counts counts = processes->counts();
     snapshot.producers = counts.producers;
     snapshot.producers_busy = counts.busy;
+    snapshot.slowest_producer_pid = counts.slowest_pid;
+    snapshot.slowest_producer_task = std::move(counts.slowest_task);
+    snapshot.slowest_producer_ns = counts.slowest_ns;
     snapshot.batches_dealt_again = counts.dealt_again;
     snapshot.one_off_batches = counts.one_off.batches;
     snapshot.one_off_bytes = counts.one_off.bytes;

@@ -48,7 +48,11 @@ struct FeedSnapshot {
   uint64_t ignored_releases = 0;                // release words that did not match the generation lent
   uint64_t read_ns = 0, decode_ns = 0;          // worker time
   uint32_t producers = 0, producers_busy = 0;   // processes that fill the batches; of these, with a task
-  uint64_t batches_dealt_again = 0;             // because a producer ended or took too long
+  // Of the producer that has been at its task for longest; 0: none has a task.
+  int32_t slowest_producer_pid = 0;
+  std::string slowest_producer_task;
+  uint64_t slowest_producer_ns = 0;
+  uint64_t batches_dealt_again = 0;  // because a producer ended or took too long
   // Batches that did not fit into their slot; bytes of them that processes have now, and had at most.
   uint64_t one_off_batches = 0, one_off_bytes = 0, one_off_peak_bytes = 0;
   uint64_t cache_hits = 0, cache_misses = 0;  // images that the decoded cache had, and had not

@@ -190,6 +190,7 @@ bool BatchFill::Conclude() {
         result.skipped = result.bad_samples;
         break;
       case OnBadSample::kZero:
+        result.zeroed = result.bad_samples;
         break;
     }
     result.all_bad = result.bad_samples == plan_.samples;

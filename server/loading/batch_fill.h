@@ -37,6 +37,7 @@ struct FillResult {
   Status status;                   // not OK: the batch cannot be had
   uint32_t samples = 0;            // in the slot
   uint32_t skipped = 0;            // left out as bad
+  uint32_t zeroed = 0;             // bad, and zeros
   bool all_bad = false;            // no sample of the batch is good
   uint32_t bad_samples = 0;        // all of them
   std::vector<BadSampleNote> bad;  // the first kMaxBadNotes, in the batch's order

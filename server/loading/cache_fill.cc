@@ -78,7 +78,7 @@ class CacheFill::DecodeTask final : public FillTask {
       // How much an image takes is its file's word. The feed meets the same and says so.
     }
     const bool is_short = attempts.refused() || scratch.share()->memory_is_short;
-    buffers.Trim(is_short ? 0 : HostMemoryLedger::kSmallSampleBytes);
+    buffers.Trim(is_short ? 0 : HostMemoryLedger::kKeptBufferBytes);
     return kept;
   }
 

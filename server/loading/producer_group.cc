@@ -174,8 +174,7 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
     const auto found = producers_.find(id);
     if (found == producers_.end() || found->second.tasks.empty()) return;
     Producer& producer = found->second;
-    const uint64_t since = std::max(producer.tasks.front().dealt_ns, producer.last_done_ns);
-    const std::chrono::nanoseconds taken(TraceClockNs() - since);
+    const std::chrono::nanoseconds taken(TraceClockNs() - producer.BeganNs());
     if (taken <= task_timeout_ && !producer.hung_up) return;
     pid = producer.pid;
     producer.late = true;  // before Replace, which deals the batch to another one
@@ -253,9 +252,16 @@ ProducerGroup::Counts ProducerGroup::counts() const {
   if (one_off_ != nullptr) counts.one_off = one_off_->counts();
   counts.producers = static_cast<uint32_t>(producers_.size());
   counts.waiting = static_cast<uint32_t>(waiting_.size());
+  const uint64_t now = TraceClockNs();
   for (const auto& [id, producer] : producers_) {
-    counts.busy += producer.tasks.empty() ? 0 : 1;
+    if (producer.tasks.empty()) continue;
+    ++counts.busy;
     counts.dealt += static_cast<uint32_t>(producer.tasks.size());
+    const uint64_t taken = now - std::min(producer.BeganNs(), now);
+    if (counts.slowest_pid != 0 && taken <= counts.slowest_ns) continue;
+    counts.slowest_pid = producer.pid;
+    counts.slowest_task = Describe(producer.tasks.front().request->plan());
+    counts.slowest_ns = taken;
   }
   return counts;
 }
@@ -265,11 +271,11 @@ std::vector<OngoingOperation> ProducerGroup::Operations() const {
   const MutexLock lock(mutex_);
   for (const auto& [id, producer] : producers_) {
     if (producer.tasks.empty()) continue;
-    const Task& task = producer.tasks.front();
-    const std::chrono::nanoseconds since(std::max(task.dealt_ns, producer.last_done_ns));
+    const std::string task = Describe(producer.tasks.front().request->plan());
     all.push_back({"producer " + std::to_string(producer.pid),
-                   "filling " + Describe(task.request->plan()) + " of feed " + std::to_string(feed_),
-                   std::chrono::steady_clock::time_point(since), WaitsFor::kProcess});
+                   "filling " + task + " of feed " + std::to_string(feed_),
+                   std::chrono::steady_clock::time_point(std::chrono::nanoseconds(producer.BeganNs())),
+                   WaitsFor::kProcess});
   }
   return all;
 }

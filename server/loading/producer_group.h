@@ -108,8 +108,12 @@ class ProducerGroup {
   void ReplaceLate(ProducerId producer) PF_EXCLUDES(mutex_);
 
   struct Counts {
-    uint32_t producers = 0;    // attached
-    uint32_t busy = 0;         // of these, with a task
+    uint32_t producers = 0;  // attached
+    uint32_t busy = 0;       // of these, with a task
+    // The one that has been at its task for longest; 0: none has a task.
+    pid_t slowest_pid = 0;
+    std::string slowest_task = {};
+    uint64_t slowest_ns = 0;   // so far
     uint32_t waiting = 0;      // batches that nobody fills yet
     uint32_t dealt = 0;        // tasks that producers hold now
     uint64_t dealt_again = 0;  // batches, because a process ended or took too long
@@ -142,6 +146,9 @@ class ProducerGroup {
     bool late = false;  // it takes too long, and gets no more until it has done what it has
     uint64_t last_done_ns = 0;
     std::deque<Task> tasks;  // in the order in which it fills them
+
+    // Since when it has been at its first task. Precondition: it has one.
+    uint64_t BeganNs() const { return std::max(tasks.front().dealt_ns, last_done_ns); }
   };
 
   void WaitLocked(Task task) PF_REQUIRES(mutex_);

@@ -63,7 +63,7 @@ Status WithMemory(SampleScratch& scratch, const Load& load) {
     }
     // What one giant sample made larger is given back after it, and all of it where memory is short.
     const bool is_short = attempts.refused() || (share != nullptr && share->memory_is_short);
-    scratch.buffers().Trim(is_short ? 0 : HostMemoryLedger::kSmallSampleBytes);
+    scratch.buffers().Trim(is_short ? 0 : HostMemoryLedger::kKeptBufferBytes);
     if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }

@@ -26,8 +26,10 @@ namespace pinfeed {
 // Invariant: reserved_ is the sum of what the live reservations have not allocated yet.
 class HostMemoryLedger {
  public:
-  // Buffers of samples are kept from sample to sample up to this size. For less, no memory is asked for.
-  static constexpr uint64_t kSmallSampleBytes = uint64_t{64} << 20;
+  // Buffers of samples are kept from sample to sample up to this size.
+  static constexpr uint64_t kKeptBufferBytes = uint64_t{64} << 20;
+  // No memory is asked for smaller ones.
+  static constexpr uint64_t kSmallSampleBytes = uint64_t{16} << 20;
   struct Need;  // who needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;

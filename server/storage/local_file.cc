@@ -159,6 +159,12 @@ std::optional<FileVersion> LocalFile::version() const {
   return versioned_->Has(fd_.get(), version_) ? std::optional(version_) : std::nullopt;
 }
 
+bool LocalFile::HasSameContents() const {
+  const std::optional<NodeStat> now = StatNode(fd_.get(), "");
+  // A file that was replaced has another time of its last change, but not other contents.
+  return !now || (now->version.size == version_.size && now->version.modified_ns == version_.modified_ns);
+}
+
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
   if (!CheckedAdd(offset, out.size(), &end) ||

@@ -75,6 +75,8 @@ class RandomAccessFile {
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
   // What it was when it was opened. Empty: the storage has no versions that can be relied on. May ask it.
   virtual std::optional<FileVersion> version() const { return std::nullopt; }
+  // Whether it has the size and the time of the last write that it had then. True: the storage cannot tell.
+  virtual bool HasSameContents() const { return true; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
   // where.

@@ -86,6 +86,15 @@ def test_an_empty_batch_is_a_batch(feeds, pictures, caplog, options):
     assert "NaN" in warned[0] and "on_bad_sample zero with valid" in warned[0]
 
 
+@pytest.mark.parametrize("what", ["skip", "zero"])
+def test_the_trainers_log_tells_how_many_there_are(feeds, pictures, caplog, what):
+    with caplog.at_level(logging.WARNING, "pinfeed"), pinfeed.open(pictures(0, 5, 6, 11), on_bad_sample=what, epochs=1, framework="numpy", **OPTIONS) as feed:
+        assert len(list(feed)) == 3
+    first, last = [record.getMessage() for record in caplog.records]
+    made = {"skip": "left out of the batches", "zero": "made zeros"}[what]
+    assert first.startswith(f"1 bad sample, up to batch 0 of epoch 0, {made}") and last.startswith(f"4 bad samples, up to batch 2 of epoch 0, {made}")
+
+
 def test_a_run_resumes_behind_an_empty_batch(feeds, pictures):
     folder = pictures(4, 5, 6, 7)
     with pinfeed.open(folder, on_bad_sample="skip", framework="numpy", **OPTIONS) as feed:

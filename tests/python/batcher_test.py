@@ -351,6 +351,23 @@ def test_a_delay_that_may_be_meant_in_milliseconds_is_told(serve, recwarn):
         serve("slower", model=False, max_delay=500)
 
 
+def test_pixels_are_no_image_file(serve):
+    serve("files", input="image", transforms=[pinfeed.Resize((8, 8))])
+    with pinfeed.BatcherClient("files") as client:
+        for pixels in (np.zeros((8, 8, 3), np.uint8), np.zeros(64, np.float32), [1, 2]):
+            with pytest.raises(pinfeed.InvalidArgumentError, match=r"not the bytes of a JPEG or PNG file.* input=\(dtype, shape\) takes arrays"):
+                client.submit(pixels)
+        assert client.submit(np.frombuffer(jpeg(51), np.uint8)).result(TIMEOUT)
+
+
+def test_answers_are_in_the_hosts_byte_order(serve):
+    batcher = serve("order", model=False, max_delay=0)
+    with pinfeed.BatcherClient("order") as client:
+        future = client.submit(array(1))
+        take(batcher).answer(np.array([1.5], ">f4"))
+        assert value_of(future.result(TIMEOUT)) == 1.5
+
+
 def test_one_exception_answers_all_requests(serve):
     batcher = serve("fails", model=False, max_batch=2, max_delay=60)
     with pinfeed.BatcherClient("fails") as client:

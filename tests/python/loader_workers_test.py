@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import STRUCTURES, Batched, Numbers, all_same, big, deadly, failing, growing, place_of_worker, randoms, talkative, tensor  # noqa: E402
+from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
 
@@ -261,6 +262,22 @@ def test_persistent_workers_draw_other_numbers_each_epoch():
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"seeding": "worker"}, {"retry_after": 5}])
+def test_workers_have_nothing_to_do_behind_the_end_of_an_epoch(arguments):
+    """Otherwise, they would seem to hang while the trainer does something else before the next epoch."""
+    iterator = iter(pinfeed.DataLoader(Numbers(12, tensor), 2, num_workers=2, **arguments))
+    for _ in range(6):
+        next(iterator)
+
+    def busy():
+        feeds = [feed for feed in pinfeed.status()["feeds"] if any(int(session["pid"]) == os.getpid() for session in feed.get("sessions", []))]
+        return [int(feed.get("producers_busy", 0)) for feed in feeds]
+
+    eventually("no worker has a batch to fill", lambda: busy() == [0])
+    with pytest.raises(StopIteration):
+        next(iterator)
 
 
 def test_all_batches_may_be_kept():

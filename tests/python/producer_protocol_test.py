@@ -583,7 +583,8 @@ def test_producers_are_counted_and_one_that_hangs_is_named(trainer, culprit, hos
     eventually("the log names it", lambda: ": ".join(named) + " has taken" in host.log())
     shown = subprocess.run([TOOL, "status", "--address", host.address], check=True, capture_output=True, text=True).stdout
     assert f"{named[0]} hangs: {named[1]} for" in shown
-    assert f"feed {feed()['id']} has 1 producer, 1 with a batch to fill\n" in shown
+    assert f"feed {feed()['id']} has 1 producer, 1 with a batch to fill\n" in shown, "so short a time is usual"
+    assert feed()["slowest_producer_pid"] == bad.pid and feed()["slowest_producer_task"] == "batch 0 of epoch 0"
     bad.kill()
     eventually("its batch waits for another", lambda: counts() == [0, 0, 1])
     culprit("good", line_of(client))

@@ -122,9 +122,8 @@ Result<Batch*> Feed::TakeReady() {
   if (!taken) return nullptr;
   session_->Pin(descriptor.slot);
   Advance(descriptor);
-  // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
-  // A batch of requests may be empty without a bad sample.
-  if (descriptor.samples == 0 && descriptor.skipped > 0) warnings_.BatchIsEmpty(descriptor);
+  // Returned also if it is empty: otherwise, this rank would have fewer batches than the others.
+  warnings_.SamplesAreBad(descriptor);
   return BatchPool::Process().Take(session_, descriptor);
 }
 

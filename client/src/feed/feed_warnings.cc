@@ -29,17 +29,32 @@ bool IsDue(SteadyTime* next, std::chrono::seconds pause = kWarnPause) {
 
 }  // namespace
 
-void FeedWarnings::BatchIsEmpty(const BatchDescriptor& batch) {
-  if (std::exchange(said_empty_, true)) return;
-  ClientLog(
-      PF_LOG_WARNING,
-      "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
-          " is empty: all its " + std::to_string(batch.skipped) +
-          " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and a NaN loss "
-          "ruins the model at the next step: check the number of samples "
-          "first. on_bad_sample zero with valid keeps every batch's size and marks the good samples. "
-          "`pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
-          "not reported");
+void FeedWarnings::SamplesAreBad(const BatchDescriptor& batch) {
+  skipped_samples_ += batch.skipped;
+  zeroed_samples_ += batch.zeroed;
+  const uint64_t bad = skipped_samples_ + zeroed_samples_;
+  if (bad == told_bad_) return;
+  const bool is_empty = batch.samples == 0 && batch.skipped > 0 && !said_empty_;
+  const bool is_last = (batch.flags & kFlagLastOfEpoch) != 0;
+  if (!IsDue(&next_of_bad_) && !is_empty && !is_last) return;
+  told_bad_ = bad;
+  const std::string where =
+      "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch);
+  const std::string list = "`pinfeed status --json` lists the latest, with files and reasons";
+  if (is_empty) {
+    said_empty_ = true;
+    ClientLog(
+        PF_LOG_WARNING,
+        where + " is empty: all its " + std::to_string(batch.skipped) +
+            " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and a NaN loss "
+            "ruins the model at the next step: check the number of samples first. on_bad_sample zero with "
+            "valid keeps every batch's size and marks the good samples. " +
+            list);
+    return;
+  }
+  ClientLog(PF_LOG_WARNING, std::to_string(bad) + (bad == 1 ? " bad sample" : " bad samples") + ", up to " +
+                                where + (zeroed_samples_ > 0 ? ", made zeros" : ", left out of the batches") +
+                                " as on_bad_sample says: " + list);
 }
 
 void FeedWarnings::MayHoldAll(nanoseconds waited, uint32_t held, uint32_t slots) {

@@ -15,8 +15,9 @@ namespace pinfeed {
 // Purpose: warns a trainer of what it can change, rarely enough to be read. Threads: one at a time.
 class FeedWarnings {
  public:
-  // A batch has no samples, since all are bad. Said once.
-  void BatchIsEmpty(const BatchDescriptor& batch);
+  // A batch was taken. Warns of bad samples that are not in it, or are zeros, and of those before; at the end
+  // of an epoch of all. Says once what it means if a batch has no other samples.
+  void SamplesAreBad(const BatchDescriptor& batch);
   // No batch has come for `waited`. Warns if that is long and the trainer holds all slots.
   void MayHoldAll(std::chrono::nanoseconds waited, uint32_t held, uint32_t slots);
   // No batch has come for `waited`. Warns if that is very long, whatever the reason: the daemon may be
@@ -37,6 +38,10 @@ class FeedWarnings {
   SteadyTime next_of_tries_{};
   SteadyTime next_of_zeroed_{};
   uint64_t zeroed_images_ = 0;
+  SteadyTime next_of_bad_{};
+  uint64_t skipped_samples_ = 0;
+  uint64_t zeroed_samples_ = 0;
+  uint64_t told_bad_ = 0;  // samples
   bool said_empty_ = false;
 };
 

@@ -136,6 +136,17 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   EXPECT_EQ(FeedRemedy(feed), "smaller images, more processors") << "what producers do counts as read";
   feed["recent"] = {{"read", 0.9}};
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
+  feed.update(
+      {{"producers_busy", 1}, {"slowest_producer_pid", 7}, {"slowest_producer_task", "batch 2 of epoch 0"}});
+  feed["slowest_producer_seconds"] = 0.9;
+  EXPECT_EQ(SlowestProducer(feed), "");
+  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
+  feed["slowest_producer_seconds"] = 12.5;
+  EXPECT_EQ(FeedRemedy(feed), "a faster producer: one delays the others, " + SlowestProducer(feed));
+  EXPECT_THAT(SlowestProducer(feed),
+              ::testing::StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
+  feed["producers_busy"] = 2;
+  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)") << "all are slow";
   feed["state"] = "draining";
   EXPECT_EQ(FeedRemedy(feed), "");
 }

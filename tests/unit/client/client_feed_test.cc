@@ -186,6 +186,22 @@ TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   EXPECT_THAT(log_.lines[0], HasSubstr("batch 0 of epoch 0 is empty: all its 4 samples are bad"));
 }
 
+TEST_F(ClientFeedTest, BadSamplesAreToldAtFirstAndAtTheEndOfTheEpoch) {
+  const auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  FakeSession& session = daemon->Session(0);
+  for (const uint32_t zeroed : {0, 1, 2, 0}) {
+    session.Publish([&](BatchDescriptor& batch) {
+      batch.zeroed = zeroed;
+      batch.flags = batch.batch_index == 3 ? kFlagLastOfEpoch : 0;
+    });
+    ASSERT_TRUE(feed.Next().has_value());
+  }
+  ASSERT_THAT(log_.lines, SizeIs(2));
+  EXPECT_THAT(log_.lines[0], HasSubstr("1 bad sample, up to batch 1 of epoch 0, made zeros"));
+  EXPECT_THAT(log_.lines[1], HasSubstr("3 bad samples, up to batch 3 of epoch 0, made zeros"));
+}
+
 TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {
   const auto daemon = Daemon();
   Feed ended(kSpec, Options());

@@ -3,7 +3,11 @@
 #include "server/dataset/formats/manifest.h"
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -122,6 +126,36 @@ TEST_F(ManifestTest, TableThatIsRewrittenWhileItIsReadIsRefused) {
     EXPECT_THAT(Open("set/a.csv", {{"image", Word("path")}}),
                 StatusIs(Code::kDataLoss, HasSubstr("it changed while it was read")));
   }
+}
+
+TEST_F(ManifestTest, ATableThatIsBeingWrittenIsRefused) {
+  const TempDir dir;
+  const std::string path = dir.Write("t.csv", std::string_view("a,b\n")).string();
+  const auto open = [&] {
+    DatasetSpec spec;
+    spec.path = path;
+    return OpenDataset(spec, {dir.path().string()});
+  };
+  std::atomic<bool> stop = false;
+  std::promise<void> begun;
+  std::thread writer([&] {
+    std::ofstream table(path, std::ios::app);
+    table << "1,2";
+    for (int64_t a = 2; !stop || a < 3; ++a) {
+      table << '\n' << a << ',' << 2 * a << std::flush;  // all but the last digits are there already
+      if (a == 2) begun.set_value();
+      std::this_thread::yield();
+    }
+    table << '\n';
+  });
+  begun.get_future().wait();
+  EXPECT_THAT(open(), StatusIs(Code::kDataLoss, AllOf(HasSubstr(path), HasSubstr("it is being written"))));
+  stop = true;
+  writer.join();
+  ASSERT_OK_AND_ASSIGN(const auto complete, open());
+  const std::vector<int64_t> a = Values<int64_t>(*complete, 0);
+  const std::vector<int64_t> b = Values<int64_t>(*complete, 1);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(b[i], 2 * a[i]);
 }
 
 TEST_F(ManifestTest, ColumnOfEmptyTextsNamesNoImages) {

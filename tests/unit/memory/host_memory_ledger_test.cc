@@ -82,7 +82,7 @@ TEST_F(HostMemoryLedgerTest, OnlyALargeSampleAsksForItsMemory) {
                              HasSubstr("need 130 MiB"), HasSubstr("fewer workers"))));
   EXPECT_THAT(unfilled.BeginAllocation(40 * kMiB), StatusIs(Code::kResourceExhausted));
   available_ = 0;
-  ASSERT_OK_AND_ASSIGN(const auto little, ledger_.ReserveForSample(64 * kMiB));
+  ASSERT_OK_AND_ASSIGN(const auto little, ledger_.ReserveForSample(16 * kMiB));
   EXPECT_FALSE(little.has_value());
 }
 

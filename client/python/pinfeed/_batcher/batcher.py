@@ -275,4 +275,4 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
     array = numpy.ascontiguousarray(output)
     if array.dtype.hasobject:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")
-    return array.tobytes(), False
+    return array.astype(array.dtype.newbyteorder("="), copy=False).tobytes(), False

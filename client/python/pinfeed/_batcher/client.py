@@ -146,9 +146,16 @@ class BatcherClient:
                 )
             return memoryview(given.tobytes())
         try:
-            content = memoryview(data).cast("B")
+            file = memoryview(data)
+            if file.ndim != 1 or file.itemsize != 1:
+                raise TypeError
+            content = file.cast("B")
         except TypeError:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"submit: {type(data).__name__} is not the bytes of an image file") from None
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"submit: this {type(data).__name__} is not the bytes of a JPEG or PNG file, which the batcher {self._name!r} takes; one with "
+                "input=(dtype, shape) takes arrays",
+            ) from None
         if not 0 < content.nbytes <= self._room:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,

@@ -384,7 +384,7 @@ class DataLoader(Generic[_Batch]):
             return self._pool
         shared = self._share is not None
         grows = not self._max_batch_bytes and not shared and self._encoded is None  # the daemon sees what is in slots only
-        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared, shared or self._retry_after > 0)
+        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared)
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:
             self._pool = pool

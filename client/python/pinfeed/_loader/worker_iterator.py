@@ -379,7 +379,7 @@ class WorkerIterator(LoaderIterator):
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
-            f"find out with py-spy what the workers wait for; `pinfeed status` names those that hang, and gets no answer if the daemon is stopped.{group}",
+            f"find out with py-spy what the workers wait for; `pinfeed status` names the slowest, and gets no answer if the daemon is stopped.{group}",
         )
 
     def _close_feed(self) -> None:

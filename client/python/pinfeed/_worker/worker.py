@@ -51,7 +51,6 @@ class Job(NamedTuple):
     lanes: Optional[LaneOptions]  # if a batch depends on those before
     trainer: Tuple[int, int]  # process id and start time
     shared: bool = False  # the batches go to other trainers too, which compare what they are of
-    fills_all: bool = False  # a worker that held a batch beyond the epoch's end would be late, or not free to leave
 
 
 def process_start_time(pid: int) -> int:
@@ -288,9 +287,8 @@ class Worker:
                 try:
                     indices = self._indices(batch, wait=True)
                     if indices is END:  # the epoch ends before this batch: nobody waits for it
-                        if self._job.fills_all:
-                            BatchWriter(task.memory, batch).finish_end()
-                            producer.done(task)
+                        BatchWriter(task.memory, batch).finish_end()
+                        producer.done(task)
                         continue
                     self._catch_up(batch)
                 except (Error, OSError, pickle.UnpicklingError) as error:
