@@ -61,6 +61,8 @@ void ProducerGroup::Cancel() {
     cancelled_ = true;
     std::ranges::move(waiting_, std::back_inserter(tasks));
     waiting_.clear();
+    std::ranges::move(beyond_end_, std::back_inserter(tasks));
+    beyond_end_.clear();
     for (auto& [id, producer] : producers_) {
       std::ranges::move(producer.tasks, std::back_inserter(tasks));
       producer.tasks.clear();
@@ -123,12 +125,16 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
     producer.last_done_ns = now;
     counts_.worked_ns += took;
-    if (!task.request->Replaced()) task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    if (status.code() == Code::kOutOfRange) {
+      beyond_end_.push_back(std::move(task));
+    } else if (!task.request->Replaced()) {
+      task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    }
   }
   // Before others are dealt: if this one was late, another slot's request for its batch is dropped.
   if (status.ok()) {
     on_filled_(std::move(task.request));
-  } else {
+  } else if (status.code() != Code::kOutOfRange) {
     task.request->Complete(Status(
         status.code(), "the producer of " + Describe(task.request->plan()) + " says: " + status.message()));
   }

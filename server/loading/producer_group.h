@@ -87,7 +87,9 @@ class ProducerGroup {
   Status CheckRoom(size_t invited) const PF_EXCLUDES(mutex_);
   // Deals to the producer from now on. The same errors.
   Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid, uint32_t lane = 0) PF_EXCLUDES(mutex_);
-  // The producer has filled the task's batch, or says why it cannot. kInvalidArgument if it has no such task.
+  // The producer has filled the task's batch, or says why it cannot. With kOutOfRange the data end before
+  // that batch: it is dealt to nobody, and its slot stays as it is until the feed ends. kInvalidArgument if
+  // it has no such task.
   Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
   // The producer asks for memory of its own for a task's batch, which does not fit into its slot. At most
   // once a task. kInvalidArgument for a wrong request; kFailedPrecondition if the feed has no such memory;
@@ -166,7 +168,8 @@ class ProducerGroup {
   const std::unique_ptr<OneOffMemory> one_off_;  // null: the feed has none
   mutable Mutex mutex_;
   std::set<BatchNumber> announced_ PF_GUARDED_BY(mutex_);
-  std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);  // the oldest first
+  std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);      // the oldest first
+  std::vector<Task> beyond_end_ PF_GUARDED_BY(mutex_);  // of the data
   std::map<ProducerId, Producer> producers_ PF_GUARDED_BY(mutex_);
   ProducerId next_producer_ PF_GUARDED_BY(mutex_) = 1;
   uint64_t next_task_ PF_GUARDED_BY(mutex_) = 1;

@@ -79,9 +79,8 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
 Status ResultOf(const LifelineFrame& done) {
   if (done.code == 0) return OkStatus();
   const Code code = ErrorCodeOf(done.code);
-  // Two codes would tell the trainer something else: its feed has ended, and no batch was ready in time.
-  const bool misleads = code == Code::kOutOfRange || code == Code::kDeadlineExceeded;
-  return {misleads ? Code::kUnknown : code,
+  // It would tell the trainer that no batch was ready in time.
+  return {code == Code::kDeadlineExceeded ? Code::kUnknown : code,
           EscapeUnprintable(std::string_view(done.text, ::strnlen(done.text, sizeof done.text)))};
 }
 

@@ -371,6 +371,9 @@ pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const cha
            error == NULL ? "no error" : error);
   return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_OUT_OF_RANGE, "it was closed") : PF_OK;
 }
+pf_result pf_producer_end_of_data(pf_producer* producer, const pf_task* task) {
+  return pf_producer_done(producer, task, "end of data");
+}
 // There is no GPU: only the names are needed.
 void pf_copier_options_init(pf_copier_options* options, size_t size) {
   memset(options, 0, size);

@@ -117,6 +117,13 @@ pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const cha
   });
 }
 
+pf_result pf_producer_end_of_data(pf_producer* producer, const pf_task* task) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const ProducerTask open, FindTask(producer, task));
+    return producer->producer->Done(open.task, Status(Code::kOutOfRange, "the data end before this batch"));
+  });
+}
+
 pf_result pf_end_with_process(int pidfd) {
   return Guarded([&] { return EndWithProcess(pidfd); });
 }

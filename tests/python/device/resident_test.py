@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import numpy as np
 import pinfeed
@@ -24,6 +25,7 @@ def rows(data):  # noqa: F811
     (data / "grey").mkdir()
     np.save(data / "grey" / "image.npy", random.integers(0, 256, (50, 17, 19, 1), np.uint8))
     np.save(data / "grey" / "weight.npy", random.random((50, 5, 3), np.float32))
+    time.sleep(2.1)  # feeds share what did not change in the last 2 s before it is opened
 
 
 def used(daemon):  # noqa: F811

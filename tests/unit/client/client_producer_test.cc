@@ -259,6 +259,18 @@ TEST_F(ProducerTest, FailureIsReportedWithItsText) {
   EXPECT_STREQ(done.text, "KeyError: 3");
 }
 
+TEST_F(ProducerTest, TheEndOfTheDataHasACodeOfItsOwn) {
+  MustAttach();
+  SendTask(1, 0, 4);
+  pf_task task;
+  ASSERT_EQ(Next(&task), PF_OK);
+  ASSERT_EQ(pf_producer_end_of_data(producer_.get(), &task), PF_OK);
+  const LifelineFrame done = Received();
+  EXPECT_EQ(done.code, static_cast<uint32_t>(Code::kOutOfRange));
+  EXPECT_EQ(done.produce.task, 1U);
+  EXPECT_EQ(pf_producer_end_of_data(producer_.get(), &task), PF_FAILED_PRECONDITION);
+}
+
 TEST_F(ProducerTest, LongTextOfAFailureEndsAtACharacter) {
   MustAttach();
   SendTask(1, 0, 4);

@@ -155,6 +155,7 @@ _SIGNATURES = {
     "pf_producer_tensor": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_producer_memory": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)]),
     "pf_producer_done": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_char_p]),
+    "pf_producer_end_of_data": (_RESULT, [_P, ctypes.POINTER(TaskInfo)]),
     "pf_end_with_process": (_RESULT, [ctypes.c_int]),
     "pf_copier_options_init": (None, [ctypes.POINTER(CopierOptions), ctypes.c_size_t]),
     "pf_copier_open": (_RESULT, [ctypes.POINTER(CopierOptions), ctypes.POINTER(_P)]),

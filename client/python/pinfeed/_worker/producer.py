@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import time
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .._base import abi
 from .._base.errors import Code, Error
@@ -97,10 +97,19 @@ class Producer:
         with the start of this text. Nothing may write to the memory from now on. Does nothing if the feed is closed
         or the daemon ended, as `next` tells.
         """
+        text = None if error is None else error.encode("utf-8", "replace")
+        self._end(task, self._library.pf_producer_done, text)
+
+    def end_of_data(self, task: Task) -> None:
+        """Tells the daemon that there is no such batch, since the data end before it: nobody else gets it. Otherwise like
+        `done`.
+        """
+        self._end(task, self._library.pf_producer_end_of_data)
+
+    def _end(self, task: Task, tell: Callable[..., int], *arguments: Any) -> None:
         self._check_open()
         _release(task)
-        text = None if error is None else error.encode("utf-8", "replace")
-        result = self._library.pf_producer_done(self._handle, task._info, text)
+        result = tell(self._handle, task._info, *arguments)
         if result != Code.OUT_OF_RANGE:
             self._library.check(result)
         self._tasks.pop(task._info.task, None)
