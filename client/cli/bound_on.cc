@@ -155,8 +155,8 @@ std::string FeedRemedy(const Json& feed) {
   if (bound.on == "decode") return DecodeRemedy(feed);
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer") {
     const std::string slowest = SlowestProducer(feed);
-    if (!slowest.empty() && UintField(feed, "producers_busy") < UintField(feed, "producers"))
-      return "a faster producer: one delays the others, " + slowest;
+    if (!slowest.empty() && UintField(feed, "slots_ready") != 0)
+      return "batches of equal work: later ones are ready, but " + slowest;
     return "more processes that fill batches (num_workers)";
   }
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),

@@ -194,6 +194,8 @@ void PrintFeeds(const Json& status) {
                 Counted(producers, "producer").c_str(), Count(UintField(feed, "producers_busy")).c_str());
     if (const std::string slowest = SlowestProducer(feed); !slowest.empty())
       std::printf("; %s", slowest.c_str());
+    if (const std::string end = TextField(feed, "data_end"); !end.empty())
+      std::printf("; its data end before %s", Printable(end).c_str());
     if (again != 0)
       std::printf("; %s dealt again because a producer ended or took too long",
                   Counted(again, "batch").c_str());

@@ -213,15 +213,13 @@ DecodedCache::Dropped DecodedCache::Drop() {
 }
 
 bool DecodedCache::Free(uint64_t bytes) {
-  const uint64_t promised = memory_.GiveBackPromise();
-  if (promised >= bytes) return true;
-  bytes -= promised;
+  if (memory_.GiveBackPromise() >= bytes) return true;
   const uint64_t used = budget_.used_bytes();
   if (used < bytes) return false;
   const uint64_t left = used - std::min(used, bytes + freed_besides_bytes_);
   while (budget_.used_bytes() > left && EvictLater(-1, std::nullopt)) {
   }
-  return true;
+  return budget_.used_bytes() < used;
 }
 
 DecodedCache::Counts DecodedCache::counts() const {

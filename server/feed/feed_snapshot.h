@@ -52,6 +52,7 @@ struct FeedSnapshot {
   int32_t slowest_producer_pid = 0;
   std::string slowest_producer_task;
   uint64_t slowest_producer_ns = 0;
+  std::string data_end;              // the first batch that does not exist, as far as producers said
   uint64_t batches_dealt_again = 0;  // because a producer ended or took too long
   // Batches that did not fit into their slot; bytes of them that processes have now, and had at most.
   uint64_t one_off_batches = 0, one_off_bytes = 0, one_off_peak_bytes = 0;

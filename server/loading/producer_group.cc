@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "common/base/log.h"
@@ -125,9 +126,10 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
     producer.last_done_ns = now;
     counts_.worked_ns += took;
+    const bool is_replaced = task.request->Replaced();
     if (status.code() == Code::kOutOfRange) {
-      beyond_end_.push_back(std::move(task));
-    } else if (!task.request->Replaced()) {
+      if (!is_replaced) beyond_end_.push_back(std::move(task));
+    } else if (!is_replaced) {
       task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
     }
   }
@@ -137,6 +139,8 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
   } else if (status.code() != Code::kOutOfRange) {
     task.request->Complete(Status(
         status.code(), "the producer of " + Describe(task.request->plan()) + " says: " + status.message()));
+  } else if (task.request != nullptr) {
+    task.request->Complete(NotFilled());  // its slot is free again
   }
   {
     // Now: another thread that deals must not give it that other request either.
@@ -258,18 +262,29 @@ ProducerGroup::Counts ProducerGroup::counts() const {
   if (one_off_ != nullptr) counts.one_off = one_off_->counts();
   counts.producers = static_cast<uint32_t>(producers_.size());
   counts.waiting = static_cast<uint32_t>(waiting_.size());
-  const uint64_t now = TraceClockNs();
   for (const auto& [id, producer] : producers_) {
-    if (producer.tasks.empty()) continue;
-    ++counts.busy;
+    counts.busy += producer.tasks.empty() ? 0 : 1;
     counts.dealt += static_cast<uint32_t>(producer.tasks.size());
-    const uint64_t taken = now - std::min(producer.BeganNs(), now);
-    if (counts.slowest_pid != 0 && taken <= counts.slowest_ns) continue;
-    counts.slowest_pid = producer.pid;
-    counts.slowest_task = Describe(producer.tasks.front().request->plan());
-    counts.slowest_ns = taken;
   }
   return counts;
+}
+
+ProducerGroup::State ProducerGroup::state() const {
+  const MutexLock lock(mutex_);
+  const auto has_task = [](const auto& entry) { return !entry.second.tasks.empty(); };
+  const Producer* slowest = nullptr;
+  for (const auto& [id, producer] : producers_ | std::views::filter(has_task))
+    if (slowest == nullptr || producer.BeganNs() < slowest->BeganNs()) slowest = &producer;
+  State state;
+  if (slowest != nullptr) {
+    const uint64_t now = TraceClockNs();
+    state = {slowest->pid, Describe(slowest->tasks.front().request->plan()),
+             now - std::min(slowest->BeganNs(), now)};
+  }
+  const auto number = [](const Task& task) { return NumberOf(*task.request); };
+  const auto first = std::ranges::min_element(beyond_end_, {}, number);
+  if (first != beyond_end_.end()) state.data_end = Describe(first->request->plan());
+  return state;
 }
 
 std::vector<OngoingOperation> ProducerGroup::Operations() const {

@@ -34,8 +34,9 @@ namespace pinfeed {
 // more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots; the
 // first one to finish gives the batch. Owns: the requests until they are completed. Shared by the feed's
 // producer and the producers' connections, which may outlive it. Threads: any. Nothing blocks. Errors: a
-// batch at which kMaxDeaths processes ended fails; so does one whose producer says so. Invariants: 1. a
-// request is completed once; 2. before Cancel, only when no process writes to its memory any more.
+// batch at which kMaxDeaths processes ended fails; so does one whose producer says so, unless it says that
+// the data end before it. Invariants: 1. a request is completed once; 2. before Cancel, only when no process
+// writes to its memory any more.
 class ProducerGroup {
  public:
   // A batch is given up once so many processes have ended while they filled it, each attached after the one
@@ -110,12 +111,8 @@ class ProducerGroup {
   void ReplaceLate(ProducerId producer) PF_EXCLUDES(mutex_);
 
   struct Counts {
-    uint32_t producers = 0;  // attached
-    uint32_t busy = 0;       // of these, with a task
-    // The one that has been at its task for longest; 0: none has a task.
-    pid_t slowest_pid = 0;
-    std::string slowest_task = {};
-    uint64_t slowest_ns = 0;   // so far
+    uint32_t producers = 0;    // attached
+    uint32_t busy = 0;         // of these, with a task
     uint32_t waiting = 0;      // batches that nobody fills yet
     uint32_t dealt = 0;        // tasks that producers hold now
     uint64_t dealt_again = 0;  // batches, because a process ended or took too long
@@ -123,6 +120,14 @@ class ProducerGroup {
     OneOffMemory::Counts one_off;
   };
   Counts counts() const PF_EXCLUDES(mutex_);
+  struct State {
+    // The producer that has been at its task for longest; 0: none has a task.
+    pid_t slowest_pid = 0;
+    std::string slowest_task = {};
+    uint64_t slowest_ns = 0;    // so far
+    std::string data_end = {};  // the first batch that does not exist, as far as producers said
+  };
+  State state() const PF_EXCLUDES(mutex_);
   // What each process is at.
   std::vector<OngoingOperation> Operations() const PF_EXCLUDES(mutex_);
 

@@ -40,6 +40,11 @@ HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
 std::optional<HostMemoryLedger::Lack> HostMemoryLedger::Take(std::atomic<uint64_t>& taken, uint64_t bytes,
                                                              uint64_t headroom_bytes) {
   const MutexLock lock(deciding_);
+  return TakeLocked(taken, bytes, headroom_bytes);
+}
+
+std::optional<HostMemoryLedger::Lack> HostMemoryLedger::TakeLocked(std::atomic<uint64_t>& taken,
+                                                                   uint64_t bytes, uint64_t headroom_bytes) {
   const uint64_t wanted = taken + bytes;
   // If the available memory cannot be read, for example without free descriptors, the kernel decides.
   Result<HostMemory> memory = read_(wanted + headroom_bytes);
@@ -56,7 +61,7 @@ Status HostMemoryLedger::TakeOrFree(std::atomic<uint64_t>& taken, uint64_t bytes
   {
     const MutexLock lock(freeing_);
     if (free_spare_) lack = Take(taken, bytes, headroom_bytes);  // others may have freed enough
-    if (lack && free_spare_ && free_spare_(lack->bytes())) lack = Take(taken, bytes, headroom_bytes);
+    while (lack && free_spare_ && free_spare_(lack->bytes())) lack = Take(taken, bytes, headroom_bytes);
   }
   if (!lack) return OkStatus();
   return ResourceExhausted("the host has too little memory: of what " + lack->memory.available_by +
@@ -86,7 +91,8 @@ Result<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveForIndex(uint64_t
 
 std::optional<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint64_t bytes,
                                                                             uint64_t keep_free_bytes) {
-  if (Take(reserved_, bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_)) return std::nullopt;
+  const MutexLock lock(deciding_);
+  if (TakeLocked(reserved_, bytes, kDaemonHeadroomBytes + keep_free_bytes + allocating_)) return std::nullopt;
   return Reservation(this, bytes);
 }
 

@@ -78,9 +78,9 @@ class HostMemoryLedger {
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
   Result<Reservation> ReserveForIndex(uint64_t bytes);
-  // Frees at least so many bytes of spare memory, which are lacking. Returns false if there are less: then
-  // only what is not in use yet is freed. Called on any thread, under a lock of the ledger and maybe those of
-  // the caller; it must not ask the ledger.
+  // Frees so many bytes of spare memory, which are lacking: at first what is only promised, which may help,
+  // when called again what is in use. Returns false if it freed nothing, or there are less. Called on any
+  // thread, under a lock of the ledger and maybe those of the caller; it must not ask the ledger.
   using FreeSpare = std::function<bool(uint64_t bytes)>;
   // Null: there is none any more. Precondition: nobody else has set one.
   void SetFreeSpare(FreeSpare free_spare) PF_EXCLUDES(freeing_);
@@ -98,6 +98,8 @@ class HostMemoryLedger {
   // Adds `bytes` to what is taken, one of the sums below, if the host has that much and the headroom.
   std::optional<Lack> Take(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes)
       PF_EXCLUDES(deciding_);
+  std::optional<Lack> TakeLocked(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes)
+      PF_REQUIRES(deciding_);
   // The same, but frees spare memory for what is lacking.
   Status TakeOrFree(std::atomic<uint64_t>& taken, uint64_t bytes, uint64_t headroom_bytes, const Need& need)
       PF_EXCLUDES(deciding_, freeing_);

@@ -75,7 +75,9 @@ class RandomAccessFile {
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
   // What it was when it was opened. Empty: the storage has no versions that can be relied on. May ask it.
   virtual std::optional<FileVersion> version() const { return std::nullopt; }
-  // Whether it has the size and the time of the last write that it had then. True: the storage cannot tell.
+  // Unix time of the last write before it was opened. 0: the storage does not tell.
+  virtual int64_t written_ns() const { return 0; }
+  // Whether size and time of the last write are still the same. True: the storage does not tell.
   virtual bool HasSameContents() const { return true; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says

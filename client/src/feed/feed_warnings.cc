@@ -37,7 +37,7 @@ void FeedWarnings::SamplesAreBad(const BatchDescriptor& batch) {
   const bool is_empty = batch.samples == 0 && batch.skipped > 0 && !said_empty_;
   const bool is_last = (batch.flags & kFlagLastOfEpoch) != 0;
   if (!IsDue(&next_of_bad_) && !is_empty && !is_last) return;
-  told_bad_ = bad;
+  const uint64_t untold = bad - std::exchange(told_bad_, bad);
   const std::string where =
       "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch);
   const std::string list = "`pinfeed status --json` lists the latest, with files and reasons";
@@ -50,7 +50,7 @@ void FeedWarnings::SamplesAreBad(const BatchDescriptor& batch) {
             "ruins the model at the next step: check the number of samples first. on_bad_sample zero with "
             "valid keeps every batch's size and marks the good samples. " +
             list);
-    return;
+    if (untold == batch.skipped) return;
   }
   ClientLog(PF_LOG_WARNING, std::to_string(bad) + (bad == 1 ? " bad sample" : " bad samples") + ", up to " +
                                 where + (zeroed_samples_ > 0 ? ", made zeros" : ", left out of the batches") +

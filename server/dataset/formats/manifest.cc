@@ -36,9 +36,8 @@ constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr uint64_t kClassBytes = 96;
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
-// For so long after the last write to a table, others may follow: behind a whole row, and within one.
+// For so long after the last write to a table, others may follow. Within a row it is kSettleTime.
 constexpr std::chrono::nanoseconds kPauseBehindRow = std::chrono::milliseconds(200);
-constexpr std::chrono::nanoseconds kPauseWithinRow = std::chrono::seconds(2);
 constexpr std::chrono::milliseconds kLookEvery(5);
 
 // Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
@@ -459,10 +458,9 @@ class ManifestDatasetFormat final : public DatasetFormat {
 Result<bool> IsComplete(const RandomAccessFile& table) {
   std::byte last{};
   if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
-  const int64_t pause_ns = (last == std::byte{'\n'} ? kPauseBehindRow : kPauseWithinRow).count();
-  const std::optional<FileVersion> version = table.version();
+  const int64_t pause_ns = (last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime).count();
   const auto is_new = [&] {
-    const int64_t quiet_ns = version ? UnixNanoseconds() - version->modified_ns : pause_ns;
+    const int64_t quiet_ns = UnixNanoseconds() - table.written_ns();
     return quiet_ns >= 0 && quiet_ns < pause_ns;
   };
   while (is_new() && table.HasSameContents()) std::this_thread::sleep_for(kLookEvery);
@@ -487,6 +485,8 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   IndexMemory memory;
   ManifestLoader loader(*file, kind, options, memory);
   const Status loaded = loader.Load();
+  if (loaded.code() == Code::kResourceExhausted)
+    return loaded.WithContext("open manifest " + QuotePath(file->path()));
   ASSIGN_OR_RETURN(const bool is_complete, IsComplete(*file));
   if (!is_complete) {
     return DataLoss(
@@ -494,8 +494,6 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
         ": it is being written. Open it when it is complete, or write another file and rename that"
         " to this name");
   }
-  if (loaded.code() == Code::kResourceExhausted)
-    return loaded.WithContext("open manifest " + QuotePath(file->path()));
   RETURN_IF_ERROR(loaded);
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";

@@ -257,6 +257,11 @@ TEST_F(DecodedCacheTest, ImagesGiveWayToWhatASampleTakes) {
   const uint64_t free = kHost - cache.budget().used_bytes();
   EXPECT_OK(ledger.Reserve(free - (uint64_t{16} << 20)));  // the daemon's headroom
   EXPECT_EQ(cache.counts().entries, left + 1) << "what is promised only is given back first";
+  // What is promised is nothing that a sample would have.
+  ASSERT_TRUE(Put(cache, kImages + 1, use, head_));
+  ASSERT_GT(ledger.reserved_bytes(), kImageBytes);
+  const uint64_t rest = kHost - cache.budget().used_bytes() - (uint64_t{8} << 20);
+  EXPECT_OK(ledger.ReserveForSample(rest + 1));
 }
 
 // Goes through shuffled epochs of a dataset, and returns the share of hits from the third epoch on.

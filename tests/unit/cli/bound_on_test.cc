@@ -137,15 +137,15 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   feed["recent"] = {{"read", 0.9}};
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
   feed.update(
-      {{"producers_busy", 1}, {"slowest_producer_pid", 7}, {"slowest_producer_task", "batch 2 of epoch 0"}});
+      {{"slots_ready", 1}, {"slowest_producer_pid", 7}, {"slowest_producer_task", "batch 2 of epoch 0"}});
   feed["slowest_producer_seconds"] = 0.9;
   EXPECT_EQ(SlowestProducer(feed), "");
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
   feed["slowest_producer_seconds"] = 12.5;
-  EXPECT_EQ(FeedRemedy(feed), "a faster producer: one delays the others, " + SlowestProducer(feed));
+  EXPECT_EQ(FeedRemedy(feed), "batches of equal work: later ones are ready, but " + SlowestProducer(feed));
   EXPECT_THAT(SlowestProducer(feed),
               ::testing::StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
-  feed["producers_busy"] = 2;
+  feed["slots_ready"] = 0;
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)") << "all are slow";
   feed["state"] = "draining";
   EXPECT_EQ(FeedRemedy(feed), "");

@@ -202,6 +202,20 @@ TEST_F(ClientFeedTest, BadSamplesAreToldAtFirstAndAtTheEndOfTheEpoch) {
   EXPECT_THAT(log_.lines[1], HasSubstr("3 bad samples, up to batch 3 of epoch 0, made zeros"));
 }
 
+TEST_F(ClientFeedTest, AnEmptyBatchDoesNotHideOtherBadSamples) {
+  const auto daemon = Daemon();
+  Feed feed(kSpec, Options());
+  FakeSession& session = daemon->Session(0);
+  for (const uint32_t skipped : {1, 2, 4}) {
+    session.Publish([&](BatchDescriptor& batch) { batch.samples -= batch.skipped = skipped; });
+    ASSERT_TRUE(feed.Next().has_value());
+  }
+  ASSERT_THAT(log_.lines, SizeIs(3));
+  EXPECT_THAT(log_.lines[0], HasSubstr("1 bad sample, up to batch 0 of epoch 0, left out"));
+  EXPECT_THAT(log_.lines[1], HasSubstr("batch 2 of epoch 0 is empty"));
+  EXPECT_THAT(log_.lines[2], HasSubstr("7 bad samples, up to batch 2 of epoch 0, left out"));
+}
+
 TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {
   const auto daemon = Daemon();
   Feed ended(kSpec, Options());

@@ -128,6 +128,23 @@ TEST_F(ManifestTest, TableThatIsRewrittenWhileItIsReadIsRefused) {
   }
 }
 
+TEST_F(ManifestTest, ATableThatEndsWithinARowIsWatchedForAWhile) {
+  const TempDir dir;
+  const std::string path = dir.Write("t.csv", std::string_view("a\n1\n3")).string();
+  auto opened = std::async(std::launch::async, [&] {
+    DatasetSpec spec;
+    spec.path = path;
+    return OpenDataset(spec, {dir.path().string()});
+  });
+  std::ofstream(path, std::ios::app) << "4\n";
+  const auto dataset = opened.get();
+  if (dataset.ok()) {  // it was opened after that
+    EXPECT_THAT(Values<int64_t>(**dataset, 0), ElementsAre(1, 34));
+  } else {
+    EXPECT_THAT(dataset, StatusIs(Code::kDataLoss, HasSubstr("it is being written")));
+  }
+}
+
 TEST_F(ManifestTest, ATableThatIsBeingWrittenIsRefused) {
   const TempDir dir;
   const std::string path = dir.Write("t.csv", std::string_view("a,b\n")).string();

@@ -233,9 +233,9 @@ TEST(DatasetOpenerMemoryTest, WhatAnOpenReplacesIsClosedBeforeItGoesOn) {
       },
       nullptr);
   in_use = &opener;
-  std::promise<void> answered;
-  opener.Open(1, At("/set"), {}, [&](const DatasetOpener::Opened&) { answered.set_value(); });
-  answered.get_future().wait();
+  const auto answered = std::make_shared<std::promise<void>>();
+  opener.Open(1, At("/set"), {}, [answered](const DatasetOpener::Opened&) { answered->set_value(); });
+  answered->get_future().wait();
 }
 
 TEST_F(DatasetOpenerTest, AtTheEndWhoWaitsIsTold) {

@@ -258,7 +258,7 @@ class WorkerIterator(LoaderIterator):
                 # A worker's place in the data, or the other members, rely on the number of slots.
                 if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
                     self._slots = wanted
-                    raise ResourceExhaustedError(error.code, refusal) from None
+                    raise ResourceExhaustedError(error.code, refusal) from error
                 self._slots = max(self._least_slots, self._slots // 2)
                 continue
             except BaseException:
