@@ -99,7 +99,9 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   if (error_number == EXDEV) {
     return {Code::kPermissionDenied,
             object + ": a symbolic link in it leaves the allowed root " + QuotePath(root) +
-                "; copy what it leads to, or name that place, if it is below an allowed root",
+                ", or is absolute and leads to nothing; copy what it leads to, or name that place, if it is "
+                "below an "
+                "allowed root",
             error_number};
   }
   if (error_number == EAGAIN) {  // the files are opened without blocking
