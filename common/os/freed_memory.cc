@@ -10,7 +10,7 @@ namespace pinfeed {
 void ReturnLargeObjects() {
   // Setting either ends the adjustment of both (mallopt(3)).
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  ::mallopt(M_TRIM_THRESHOLD, 8 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 2 << 20);
 }
 
 void ReturnFreedMemory() {

@@ -50,6 +50,9 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
 
 SampleScratch::SampleScratch() : buffers_(std::make_unique<Buffers>()) {}
 SampleScratch::~SampleScratch() = default;
+void SampleScratch::Trim() {
+  buffers_->Trim(0);
+}
 
 struct SampleLoader::Program {
   std::optional<size_t> image;                  // the field that is decoded or transformed

@@ -77,6 +77,8 @@ class SampleScratch {
 
   struct Buffers;
   Buffers& buffers() { return *buffers_; }
+  // Gives the memory of the buffers back.
+  void Trim();
   SampleDurations& durations() { return durations_; }
   const SampleDurations& durations() const { return durations_; }
   // The sample that is being loaded, or was last: for who asks what a thread hangs at.

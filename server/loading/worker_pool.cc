@@ -9,8 +9,10 @@
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
-
 namespace {
+
+// A worker that has nothing to do for so long gives its buffers back.
+constexpr std::chrono::seconds kKeepsBuffers(2);
 
 std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
   std::vector<std::unique_ptr<SampleScratch>> scratches;
@@ -233,18 +235,29 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   CondVar& work = work_[index];
   Activity& activity = activities_[index];
   Chunk chunk;
+  bool has_buffers = false;
   while (true) {
     {
       Wake wake;
       MutexLock lock(mutex_, MutexLock::Adaptively{});
       if (chunk.share != nullptr) Leave(chunk);
-      while (!stopping_ && (chunk = Claim()).task == nullptr) {
+      bool is_idle = false;
+      while (!stopping_ && (chunk = Claim()).task == nullptr && !is_idle) {
         sleeping_.push_back(&work);
-        work.Wait(mutex_);
+        if (has_buffers) {
+          is_idle = !work.WaitUntil(mutex_, Clock::now() + kKeepsBuffers);
+        } else {
+          work.Wait(mutex_);
+        }
         if (std::erase(sleeping_, &work) == 0) --waking_;  // else nobody has woken it
       }
       if (stopping_) return;
-      TakeSleeping(0, wake);
+      if (chunk.task != nullptr) TakeSleeping(0, wake);
+    }
+    has_buffers = chunk.task != nullptr;
+    if (!has_buffers) {
+      scratch.Trim();
+      continue;
     }
     FillTask& task = *chunk.task;
     FeedShare::PoolShare& in_pool = chunk.share->In(kind_);

@@ -57,10 +57,10 @@ class FillTask {
 // at most `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others.
 // Threads that have nothing else take idle work, a chunk at a time; where there are several, one stays free,
 // and what a feed with tasks is to leave free. A daemon has one pool of each kind. Owns: threads and their
-// scratch buffers. Borrows: nothing. Threads: Start and Submit from any thread (Submit also from Run and
-// Done), Stop from the owner; the figures from any thread. Errors: only Start fails, by an exception; a task
-// handles the errors of its samples. Invariant: a task's Done runs exactly once, unless the pool is stopped
-// before.
+// scratch buffers, which a thread gives back once it has been idle for a while. Borrows: nothing. Threads:
+// Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any
+// thread. Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a
+// task's Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,

@@ -261,8 +261,8 @@ Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waite
         Code::kDeadlineExceeded,
         what + "; its storage has been asked for " + SecondsText(now - state.running->since) +
             " and has not answered. Check whether its mount hangs (`ls` it on the daemon's host). A large "
-            "folder or table also takes long when it is read for the first time: then try again, or wait "
-            "longer (open_timeout)"};
+            "folder or table also takes long when it is read for the first time, and a table that was "
+            "written to just now up to 2 s: then try again, or wait longer (open_timeout)"};
   }
   size_t others = 0;
   const Operation* longest = nullptr;

@@ -456,14 +456,15 @@ class ManifestDatasetFormat final : public DatasetFormat {
 // Whether nobody writes to a table, as far as can be seen. Waits if it was written to just now: between two
 // writes a table may end within a row, whose last value is then another.
 Result<bool> IsComplete(const RandomAccessFile& table) {
+  if (!table.HasSameContents()) return false;
   std::byte last{};
   if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
-  const int64_t pause_ns = (last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime).count();
-  const auto is_new = [&] {
-    const int64_t quiet_ns = UnixNanoseconds() - table.written_ns();
-    return quiet_ns >= 0 && quiet_ns < pause_ns;
-  };
-  while (is_new() && table.HasSameContents()) std::this_thread::sleep_for(kLookEvery);
+  const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
+  // A time ahead of this clock says nothing: it is as if the last write were now.
+  const std::chrono::nanoseconds quiet(std::max<int64_t>(UnixNanoseconds() - table.written_ns(), 0));
+  const auto until = std::chrono::steady_clock::now() + (pause - std::min(pause, quiet));
+  while (std::chrono::steady_clock::now() < until && table.HasSameContents())
+    std::this_thread::sleep_for(kLookEvery);
   return table.HasSameContents();
 }
 
