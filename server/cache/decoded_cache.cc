@@ -213,7 +213,7 @@ DecodedCache::Dropped DecodedCache::Drop() {
 }
 
 bool DecodedCache::Free(uint64_t bytes) {
-  if (memory_.GiveBackPromise() >= bytes) return true;
+  if (memory_.GiveBackPromise() != 0) return true;  // that may help, as the caller will see
   const uint64_t used = budget_.used_bytes();
   if (used < bytes) return false;
   const uint64_t left = used - std::min(used, bytes + freed_besides_bytes_);

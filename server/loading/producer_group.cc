@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <ranges>
 #include <utility>
 
 #include "common/base/log.h"
@@ -271,18 +270,21 @@ ProducerGroup::Counts ProducerGroup::counts() const {
 
 ProducerGroup::State ProducerGroup::state() const {
   const MutexLock lock(mutex_);
-  const auto has_task = [](const auto& entry) { return !entry.second.tasks.empty(); };
   const Producer* slowest = nullptr;
-  for (const auto& [id, producer] : producers_ | std::views::filter(has_task))
+  for (const auto& [id, producer] : producers_) {
+    if (producer.tasks.empty()) continue;
     if (slowest == nullptr || producer.BeganNs() < slowest->BeganNs()) slowest = &producer;
+  }
   State state;
   if (slowest != nullptr) {
     const uint64_t now = TraceClockNs();
     state = {slowest->pid, Describe(slowest->tasks.front().request->plan()),
              now - std::min(slowest->BeganNs(), now)};
   }
-  const auto number = [](const Task& task) { return NumberOf(*task.request); };
-  const auto first = std::ranges::min_element(beyond_end_, {}, number);
+  const auto is_older = [](const Task& one, const Task& other) {
+    return NumberOf(*one.request) < NumberOf(*other.request);
+  };
+  const auto first = std::min_element(beyond_end_.begin(), beyond_end_.end(), is_older);
   if (first != beyond_end_.end()) state.data_end = Describe(first->request->plan());
   return state;
 }

@@ -89,8 +89,8 @@ class ProducerGroup {
   // Deals to the producer from now on. The same errors.
   Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid, uint32_t lane = 0) PF_EXCLUDES(mutex_);
   // The producer has filled the task's batch, or says why it cannot. With kOutOfRange the data end before
-  // that batch: it is dealt to nobody, and its slot stays as it is until the feed ends. kInvalidArgument if
-  // it has no such task.
+  // that batch: it is dealt to nobody, and its slot stays as it is until the feed ends, or is free again if
+  // the batch was requested anew. kInvalidArgument if it has no such task.
   Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
   // The producer asks for memory of its own for a task's batch, which does not fit into its slot. At most
   // once a task. kInvalidArgument for a wrong request; kFailedPrecondition if the feed has no such memory;

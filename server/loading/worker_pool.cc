@@ -241,11 +241,13 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
       Wake wake;
       MutexLock lock(mutex_, MutexLock::Adaptively{});
       if (chunk.share != nullptr) Leave(chunk);
+      const Clock::time_point keeps_until = Clock::now() + kKeepsBuffers;
       bool is_idle = false;
       while (!stopping_ && (chunk = Claim()).task == nullptr && !is_idle) {
-        sleeping_.push_back(&work);
+        // Those without buffers are woken last.
+        sleeping_.insert(has_buffers ? sleeping_.end() : sleeping_.begin(), &work);
         if (has_buffers) {
-          is_idle = !work.WaitUntil(mutex_, Clock::now() + kKeepsBuffers);
+          is_idle = !work.WaitUntil(mutex_, keeps_until);
         } else {
           work.Wait(mutex_);
         }

@@ -461,8 +461,9 @@ Result<bool> IsComplete(const RandomAccessFile& table) {
   if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
   const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
   // A time ahead of this clock says nothing: it is as if the last write were now.
-  const std::chrono::nanoseconds quiet(std::max<int64_t>(UnixNanoseconds() - table.written_ns(), 0));
-  const auto until = std::chrono::steady_clock::now() + (pause - std::min(pause, quiet));
+  const int64_t now = UnixNanoseconds();
+  const std::chrono::nanoseconds quiet(now - std::clamp(table.written_ns(), now - pause.count(), now));
+  const auto until = std::chrono::steady_clock::now() + pause - quiet;
   while (std::chrono::steady_clock::now() < until && table.HasSameContents())
     std::this_thread::sleep_for(kLookEvery);
   return table.HasSameContents();
