@@ -49,7 +49,7 @@ class VersionedMount {
 class LocalFile final : public RandomAccessFile {
  public:
   std::optional<FileVersion> version() const override;
-  int64_t written_ns() const override { return version_.modified_ns; }
+  int64_t changed_ns() const override { return version_.changed_ns; }
   bool HasSameContents() const override;
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override;
   Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override;

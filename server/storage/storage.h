@@ -75,8 +75,9 @@ class RandomAccessFile {
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
   // What it was when it was opened. Empty: the storage has no versions that can be relied on. May ask it.
   virtual std::optional<FileVersion> version() const { return std::nullopt; }
-  // Unix time of the last write before it was opened. 0: the storage does not tell.
-  virtual int64_t written_ns() const { return 0; }
+  // Unix time of its last change before it was opened, of whatever kind, which no program can set. 0: the
+  // storage does not tell.
+  virtual int64_t changed_ns() const { return 0; }
   // Whether size and time of the last write are still the same. True: the storage does not tell.
   virtual bool HasSameContents() const { return true; }
 

@@ -460,9 +460,9 @@ Result<bool> IsComplete(const RandomAccessFile& table) {
   std::byte last{};
   if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
   const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
-  // A time ahead of this clock says nothing: it is as if the last write were now.
+  // A time ahead of this clock says nothing: it is as if the last change were now.
   const int64_t now = UnixNanoseconds();
-  const std::chrono::nanoseconds quiet(now - std::clamp(table.written_ns(), now - pause.count(), now));
+  const std::chrono::nanoseconds quiet(now - std::clamp(table.changed_ns(), now - pause.count(), now));
   const auto until = std::chrono::steady_clock::now() + pause - quiet;
   while (std::chrono::steady_clock::now() < until && table.HasSameContents())
     std::this_thread::sleep_for(kLookEvery);
