@@ -77,8 +77,7 @@ class CacheFill::DecodeTask final : public FillTask {
     } catch (const std::bad_alloc&) {
       // How much an image takes is its file's word. The feed meets the same and says so.
     }
-    const bool is_short = attempts.refused() || scratch.share()->memory_is_short;
-    buffers.Trim(is_short ? 0 : HostMemoryLedger::kKeptBufferBytes);
+    TrimAfter(attempts, scratch);
     return kept;
   }
 

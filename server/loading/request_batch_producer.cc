@@ -154,8 +154,8 @@ Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_
       status = LoadSample(*request, places, scratch, times);
     }
     if (status.ok()) continue;
-    static LogPace pace(1);  // the frame to the client has no room for the numbers
     if (status.code() == Code::kResourceExhausted) {
+      static LogPace pace(1);  // the frame to the client has no room for the numbers
       if (const auto more = pace.Admit()) {
         spdlog::warn("feed {}: {} failed: {}{}", piece.share()->feed, RequestName(request->id),
                      status.ToString(), *more);

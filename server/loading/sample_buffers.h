@@ -41,6 +41,13 @@ inline Status NoMemory() {
       "workers");
 }
 
+// What one giant sample made larger is given back after it, and all of it where memory is short.
+inline void TrimAfter(const LargeSamples::Attempts& attempts, SampleScratch& scratch) {
+  const FeedShare* const share = scratch.share();
+  const bool is_short = attempts.refused() || (share != nullptr && share->memory_is_short);
+  scratch.buffers().Trim(is_short ? 0 : HostMemoryLedger::kKeptBufferBytes);
+}
+
 // Loads a field of a sample, once more and alone if other large samples had the memory meanwhile. `load`
 // writes nothing that a second call could not write again when it fails for want of memory.
 template <typename Load>
@@ -61,9 +68,7 @@ Status WithMemory(SampleScratch& scratch, const Load& load) {
       attempts.Refuse();
       status = NoMemory();
     }
-    // What one giant sample made larger is given back after it, and all of it where memory is short.
-    const bool is_short = attempts.refused() || (share != nullptr && share->memory_is_short);
-    scratch.buffers().Trim(is_short ? 0 : HostMemoryLedger::kKeptBufferBytes);
+    TrimAfter(attempts, scratch);
     if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }

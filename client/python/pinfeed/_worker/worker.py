@@ -286,12 +286,12 @@ class Worker:
                 _forget_before(self._log.consumed(), filled, self._prepared)
                 try:
                     indices = self._indices(batch, wait=True)
-                    if indices is END and self._job.shared:  # the epochs of other members may be longer: they are told
-                        BatchWriter(task.memory, batch).finish_end()
-                        producer.done(task)
-                        continue
                     if indices is END:
-                        producer.end_of_data(task)
+                        if self._job.shared:  # the epochs of other members may be longer: they are told
+                            BatchWriter(task.memory, batch).finish_end()
+                            producer.done(task)
+                        else:
+                            producer.end_of_data(task)
                         continue
                     self._catch_up(batch)
                 except (Error, OSError, pickle.UnpicklingError) as error:
