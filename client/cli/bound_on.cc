@@ -146,7 +146,7 @@ std::string SlowestProducer(const Json& feed) {
   const double seconds = DoubleField(feed, "slowest_producer_seconds");
   if (seconds < kLongTaskSeconds) return "";
   return "process " + std::to_string(UintField(feed, "slowest_producer_pid")) + " has been at " +
-         TextField(feed, "slowest_producer_task") + " for " + Duration(seconds);
+         Printable(TextField(feed, "slowest_producer_task")) + " for " + Duration(seconds);
 }
 
 std::string FeedRemedy(const Json& feed) {

@@ -18,7 +18,7 @@ std::string FeedBoundOn(const Json& feed);
 // Returns what helps a feed whose trainers, or model, wait for data much of the time; empty: nothing needs
 // to.
 std::string FeedRemedy(const Json& feed);
-// Returns which producer of the feed has been at its batch for long, and since when; empty: none.
+// Returns which producer of the feed has been at its batch longest, and for how long; empty: none for long.
 std::string SlowestProducer(const Json& feed);
 // Returns what the disk read ahead of the feed's workers; empty: the page cache had everything so far.
 std::string FeedReadAhead(const Json& feed);

@@ -192,10 +192,10 @@ void PrintFeeds(const Json& status) {
     if (producers == 0 && again == 0) continue;
     std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),
                 Counted(producers, "producer").c_str(), Count(UintField(feed, "producers_busy")).c_str());
+    if (const std::string end = TextField(feed, "data_end"); !end.empty())
+      std::printf("; the feed's data end before %s", Printable(end).c_str());
     if (const std::string slowest = SlowestProducer(feed); !slowest.empty())
       std::printf("; %s", slowest.c_str());
-    if (const std::string end = TextField(feed, "data_end"); !end.empty())
-      std::printf("; its data end before %s", Printable(end).c_str());
     if (again != 0)
       std::printf("; %s dealt again because a producer ended or took too long",
                   Counted(again, "batch").c_str());
@@ -236,7 +236,9 @@ void PrintSessions(const Json& status) {
   for (const Json& session : rows) {
     const std::string id = std::to_string(UintField(session, "id"));
     const std::string name = Printable(TextField(session, "client_name"));
-    if (const double age = DoubleField(session, "lease_age_seconds"); age > kLongLeaseSeconds) {
+    // While a trainer waits for a batch, it usually still has the one before.
+    const bool waits = UintField(session, "slots_ready") == 0 && UintField(session, "slots_held") <= 1;
+    if (const double age = DoubleField(session, "lease_age_seconds"); age > kLongLeaseSeconds && !waits) {
       std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
                   id.c_str(), name.c_str(), std::to_string(UintField(session, "pid")).c_str(),
                   Duration(age).c_str());

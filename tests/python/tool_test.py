@@ -143,9 +143,8 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
 
         def take_all():
             for _ in range(2):
-                for batch in fast:
+                for batch in fast:  # while it waits for the next it still has this one
                     taken.append(int(batch.label[0]))
-                    del batch  # while it waits for the next it holds none
 
         thread = threading.Thread(target=take_all)
         thread.start()
