@@ -100,8 +100,7 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
     return {Code::kPermissionDenied,
             object + ": a symbolic link in it leaves the allowed root " + QuotePath(root) +
                 ", or is absolute and leads to nothing; copy what it leads to, or name that place, if it is "
-                "below an "
-                "allowed root",
+                "below an allowed root",
             error_number};
   }
   if (error_number == EAGAIN) {  // the files are opened without blocking
@@ -133,9 +132,9 @@ Result<std::optional<uint64_t>> FileSystemWithVersions(int fd) {
   return std::optional(id);
 }
 
-std::optional<NodeStat> StatNode(int fd, const char* name) {
+std::optional<NodeStat> StatNode(int fd, const char* name, int sync) {
   struct statx info = {};
-  const int flags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+  const int flags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | sync;
   if (::statx(fd, name, flags, STATX_BASIC_STATS | kStatxMountId, &info) != 0) return std::nullopt;
   NodeStat stat{info.stx_mode, {}};
   if ((info.stx_mask & kStatxMountId) != 0) stat.version.mount = info.stx_mnt_id;
@@ -162,7 +161,8 @@ std::optional<FileVersion> LocalFile::version() const {
 }
 
 bool LocalFile::HasSameContents() const {
-  const std::optional<NodeStat> now = StatNode(fd_.get(), "");
+  // Clients of file servers remember attributes for seconds, longer than a table is watched.
+  const std::optional<NodeStat> now = StatNode(fd_.get(), "", AT_STATX_FORCE_SYNC);
   // A file that was replaced has another time of its last change, but not other contents.
   return !now || (now->version.size == version_.size && now->version.modified_ns == version_.modified_ns);
 }

@@ -30,8 +30,9 @@ struct NodeStat {
   FileVersion version;
 };
 // Of the entry `name` of an open directory, and not of what it links to; of the open node itself if `name` is
-// empty. Empty: errno says why.
-std::optional<NodeStat> StatNode(int fd, const char* name);
+// empty. `sync`: AT_STATX_FORCE_SYNC asks a file server anew, instead of what this host remembers of it.
+// Empty: errno says why.
+std::optional<NodeStat> StatNode(int fd, const char* name, int sync = 0);
 
 // Purpose: remembers of the mount that was asked for last whether its file system has versions, since asking
 // may take a round trip to a server. Threads: any. Errors: a mount that cannot be asked has none.

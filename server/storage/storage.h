@@ -39,6 +39,7 @@ struct FileVersion {
   }
 };
 
+// See IsSettled.
 inline constexpr std::chrono::nanoseconds kSettleTime = std::chrono::seconds(2);
 
 inline int64_t UnixNanoseconds() {
@@ -78,7 +79,8 @@ class RandomAccessFile {
   // Unix time of its last change before it was opened, of whatever kind, which no program can set. 0: the
   // storage does not tell.
   virtual int64_t changed_ns() const { return 0; }
-  // Whether size and time of the last write are still the same. True: the storage does not tell.
+  // Whether size and time of the last write are still the same. Asks a file server anew, so it may block.
+  // True: the storage does not tell.
   virtual bool HasSameContents() const { return true; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says

@@ -36,9 +36,9 @@ constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr uint64_t kClassBytes = 96;
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
-// For so long after the last write to a table, others may follow. Within a row it is kSettleTime.
+// How long a writer may pause between two writes, behind a complete row. Within a row it is kSettleTime.
 constexpr std::chrono::nanoseconds kPauseBehindRow = std::chrono::milliseconds(200);
-constexpr std::chrono::milliseconds kLookEvery(5);
+constexpr std::chrono::milliseconds kLookEvery(25);  // each look may take a round trip to a file server
 
 // Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
 class Manifest final : public Dataset {
@@ -453,8 +453,8 @@ class ManifestDatasetFormat final : public DatasetFormat {
   }
 };
 
-// Whether nobody writes to a table, as far as can be seen. Waits if it was written to just now: between two
-// writes a table may end within a row, whose last value is then another.
+// Returns false if the table is still being written. Watches one that changed just now: between two writes it
+// may end in the middle of a number.
 Result<bool> IsComplete(const RandomAccessFile& table) {
   if (!table.HasSameContents()) return false;
   std::byte last{};
