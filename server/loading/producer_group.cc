@@ -28,7 +28,7 @@ Status NotFilled() {
 }  // namespace
 
 ProducerGroup::~ProducerGroup() {
-  PF_CHECK(waiting_.empty(), "a feed is stopped before its producers are forgotten");
+  PF_CHECK(waiting_.empty() && beyond_end_.empty(), "a feed is stopped before its producers are forgotten");
 }
 
 void ProducerGroup::Announce(const PieceRequest& request) {
@@ -112,6 +112,8 @@ Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> li
 
 Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
   Task task;
+  const bool ends_data = status.code() == Code::kOutOfRange;
+  bool waits_beyond_end = false;
   {
     const MutexLock lock(mutex_);
     if (cancelled_) return OkStatus();  // said before it saw the hang-up
@@ -125,20 +127,21 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
     producer.last_done_ns = now;
     counts_.worked_ns += took;
-    const bool is_replaced = task.request->Replaced();
-    if (status.code() == Code::kOutOfRange) {
-      if (!is_replaced) beyond_end_.push_back(std::move(task));
-    } else if (!is_replaced) {
-      task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    if (!task.request->Replaced()) {
+      waits_beyond_end = ends_data;
+      if (ends_data)
+        beyond_end_.push_back(task);
+      else
+        task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
     }
   }
   // Before others are dealt: if this one was late, another slot's request for its batch is dropped.
   if (status.ok()) {
     on_filled_(std::move(task.request));
-  } else if (status.code() != Code::kOutOfRange) {
+  } else if (!ends_data) {
     task.request->Complete(Status(
         status.code(), "the producer of " + Describe(task.request->plan()) + " says: " + status.message()));
-  } else if (task.request != nullptr) {
+  } else if (!waits_beyond_end) {
     task.request->Complete(NotFilled());  // its slot is free again
   }
   {
@@ -326,11 +329,13 @@ void ProducerGroup::Deal() {
   std::vector<Task> dropped;
   {
     const MutexLock lock(mutex_);
-    std::erase_if(waiting_, [&](const Task& task) {
+    const auto is_replaced = [&](const Task& task) {
       const bool drop = task.request->Replaced();  // asked once: it may change meanwhile
       if (drop) dropped.push_back(task);
       return drop;
-    });
+    };
+    std::erase_if(waiting_, is_replaced);
+    std::erase_if(beyond_end_, is_replaced);
     DealLocked();
   }
   for (const Task& task : dropped) task.request->Complete(NotFilled());

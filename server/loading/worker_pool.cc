@@ -11,9 +11,6 @@
 namespace pinfeed {
 namespace {
 
-// A worker that has nothing to do for so long gives its buffers back.
-constexpr std::chrono::seconds kKeepsBuffers(2);
-
 std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
   std::vector<std::unique_ptr<SampleScratch>> scratches;
   for (uint32_t i = 0; i < count; ++i) scratches.push_back(std::make_unique<SampleScratch>());
@@ -22,10 +19,12 @@ std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(uint32_t threads, uint32_t max_per_user, PoolKind kind)
+WorkerPool::WorkerPool(uint32_t threads, uint32_t max_per_user, PoolKind kind,
+                       std::chrono::nanoseconds keeps_buffers)
     : thread_count_(std::max(threads, 1U)),
       max_per_user_(std::max(max_per_user, 1U)),
       kind_(kind),
+      keeps_buffers_(keeps_buffers),
       scratches_(Scratches(thread_count_)) {}
 
 WorkerPool::~WorkerPool() {
@@ -236,18 +235,17 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   Activity& activity = activities_[index];
   Chunk chunk;
   bool has_buffers = false;
+  Clock::time_point worked_until;  // read only with buffers
   while (true) {
     {
       Wake wake;
       MutexLock lock(mutex_, MutexLock::Adaptively{});
       if (chunk.share != nullptr) Leave(chunk);
-      const Clock::time_point keeps_until = Clock::now() + kKeepsBuffers;
       bool is_idle = false;
       while (!stopping_ && (chunk = Claim()).task == nullptr && !is_idle) {
-        // Those without buffers are woken last.
         sleeping_.insert(has_buffers ? sleeping_.end() : sleeping_.begin(), &work);
         if (has_buffers) {
-          is_idle = !work.WaitUntil(mutex_, keeps_until);
+          is_idle = !work.WaitUntil(mutex_, worked_until + keeps_buffers_);
         } else {
           work.Wait(mutex_);
         }
@@ -268,8 +266,9 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     activity.since.store(start.time_since_epoch().count(), std::memory_order_release);
     scratch.SetShare(chunk.share.get());
     task.Run(chunk.begin, chunk.end, scratch);
+    worked_until = Clock::now();
     const auto spent = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+        std::chrono::duration_cast<std::chrono::nanoseconds>(worked_until - start).count());
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
     const uint32_t samples = chunk.end - chunk.begin;

@@ -57,14 +57,15 @@ class FillTask {
 // at most `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others.
 // Threads that have nothing else take idle work, a chunk at a time; where there are several, one stays free,
 // and what a feed with tasks is to leave free. A daemon has one pool of each kind. Owns: threads and their
-// scratch buffers, which a thread gives back once it has been idle for a while. Borrows: nothing. Threads:
-// Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures from any
-// thread. Errors: only Start fails, by an exception; a task handles the errors of its samples. Invariant: a
-// task's Done runs exactly once, unless the pool is stopped before.
+// scratch buffers, which a thread gives back once it has been idle for `keeps_buffers`. Borrows: nothing.
+// Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures
+// from any thread. Errors: only Start fails, by an exception; a task handles the errors of its samples.
+// Invariant: a task's Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,
-                      PoolKind kind = PoolKind::kWorkers);
+                      PoolKind kind = PoolKind::kWorkers,
+                      std::chrono::nanoseconds keeps_buffers = std::chrono::seconds(2));
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -179,12 +180,13 @@ class WorkerPool {
   const uint32_t thread_count_;
   const uint32_t max_per_user_;
   const PoolKind kind_;
+  const std::chrono::nanoseconds keeps_buffers_;
   const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
   std::vector<Activity> activities_{thread_count_};              // one a thread
   Mutex mutex_;
-  // One a thread, so that it is known which was woken: of those without work the one that fell asleep last,
-  // whose processor's caches are warm.
-  std::vector<CondVar> work_{thread_count_};
+  std::vector<CondVar> work_{thread_count_};  // one a thread, so that it is known which was woken
+  // The last one is woken first: it fell asleep last, so its processor's caches are warm. Those that gave
+  // their buffers back are at the front.
   std::vector<CondVar*> sleeping_ PF_GUARDED_BY(mutex_);
   uint32_t waking_ PF_GUARDED_BY(mutex_) = 0;  // threads that were woken and have yet to come
   Queue open_ PF_GUARDED_BY(mutex_);

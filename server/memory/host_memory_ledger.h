@@ -28,7 +28,8 @@ class HostMemoryLedger {
  public:
   // Buffers of samples are kept from sample to sample up to this size.
   static constexpr uint64_t kKeptBufferBytes = uint64_t{64} << 20;
-  // No memory is asked for smaller ones.
+  // No memory is asked for smaller ones. Between the two, memory is asked for, so that the cache gives way,
+  // but a thread does not wait for its turn: workers keep such buffers anyway.
   static constexpr uint64_t kSmallSampleBytes = uint64_t{16} << 20;
   struct Need;  // who needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
@@ -78,9 +79,10 @@ class HostMemoryLedger {
   Result<std::optional<Reservation>> ReserveForSample(uint64_t bytes);
   // Memory for the index of a dataset while it is opened: see IndexMemory. No pool has granted it.
   Result<Reservation> ReserveForIndex(uint64_t bytes);
-  // Frees so many bytes of spare memory, which are lacking: at first what is only promised, which may help,
-  // when called again what is in use. Returns false if it freed nothing, or there are less. Called on any
-  // thread, under a lock of the ledger and maybe those of the caller; it must not ask the ledger.
+  // Frees spare memory because `bytes` are lacking. Gives back at first what is only promised; where nothing
+  // is, frees as much as is lacking, or nothing if there is less. Returns whether it freed anything: the
+  // ledger looks again then, and calls again if that is not enough. Called on any thread, under a lock of the
+  // ledger and maybe those of the caller; it must not ask the ledger.
   using FreeSpare = std::function<bool(uint64_t bytes)>;
   // Null: there is none any more. Precondition: nobody else has set one.
   void SetFreeSpare(FreeSpare free_spare) PF_EXCLUDES(freeing_);

@@ -68,7 +68,7 @@ class LargeSamples {
 
   void EndLocked(Attempts& attempts) PF_REQUIRES(mutex_);
   bool IsTurnOfOtherLocked(const Attempts& attempts) const PF_REQUIRES(mutex_);
-  // Returns false, without effect, if it would have to wait and may not.
+  // Ends the attempt's count. Returns false if it would have to wait for the turn, and may not.
   bool TakeTurn(Attempts& attempts, bool may_wait) PF_EXCLUDES(mutex_);
 
   const Clock::duration longest_turn_;
