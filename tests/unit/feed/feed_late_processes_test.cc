@@ -166,6 +166,25 @@ TEST_F(FeedLateProcessesTest, ErrorOfALateProducerFailsNothing) {
   ExpectBatch(0, 0);
 }
 
+TEST_F(FeedLateProcessesTest, BatchOfALateProducerIsThereThoughAnotherSaysThatTheDataEndBeforeIt) {
+  Open(2 * kBatchSize, 4, 1, {.task_timeout_ms = 1});
+  const Attached late = Start(7);
+  const ProducerTask begun = Await(*late.link);
+  AwaitReplaced(late, 1);
+  WaitFor([&] { return group_->counts().waiting == 2; });
+  const Attached other = Start(8);
+  const ProducerTask again = Await(*other.link);
+  EXPECT_EQ(again.batch_index, 0U);
+  EXPECT_OK(group_->OnDone(other.id, again.task, Status(Code::kOutOfRange, "there is none")));
+  EXPECT_EQ(group_->state().data_end, "batch 0 of epoch 0");
+  FillAndReport(late, begun);
+  EXPECT_EQ(group_->state().data_end, "");
+  ExpectBatch(0, 0);
+  FillUntilReady({&late, &other});
+  ExpectBatch(0, 1);
+  WaitFor([&] { return feed_->Snapshot().slots_filling == 0; });
+}
+
 TEST_F(FeedLateProcessesTest, StopWaitsForNoLateProducer) {
   Open(100, 4, 0, {.task_timeout_ms = 1});
   const Attached late = Start(7);
