@@ -9,9 +9,9 @@ namespace pinfeed {
 // allocator.
 void ReturnFreedMemory();
 
-// Has glibc give large objects back as soon as they are freed. By itself it raises the size above which it
-// does so up to 32 MiB, and keeps twice as much in each arena, which no malloc_trim returns. Call it before
-// there are threads.
+// Has glibc give large objects back as soon as they are freed. Left alone, it raises the size above which it
+// does so to as much as 32 MiB, and keeps twice as much in each arena, which malloc_trim does not return.
+// Call it before there are threads.
 void ReturnLargeObjects();
 
 }  // namespace pinfeed

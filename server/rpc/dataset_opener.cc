@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kCheckInterval(250);
 // After an open that succeeded within this time, the freed memory is not worth a millisecond for its return.
 constexpr std::chrono::milliseconds kShortOpen(50);
 
-// Of what this thread opens now; null: nothing. Close has no other way to know.
+// What this thread is opening; null if nothing. Close reads it.
 thread_local const DatasetSpec* place_of_this_thread = nullptr;
 
 std::string NameOf(const DatasetSpec& spec) {

@@ -371,6 +371,25 @@ def test_a_batch_that_does_not_come_in_time_is_an_error():
     os.close(writer)
 
 
+def test_a_late_batch_has_also_the_number_that_it_has_in_the_status():
+    reader, writer = os.pipe()
+
+    def loader():
+        return pinfeed.DataLoader(Numbers(8, lambda index: index if index < 6 else len(os.read(reader, 1))), 2, num_workers=1, timeout=2, multiprocessing_context="fork")
+
+    first = loader()
+    iterator = iter(first)
+    next(iterator)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    iterator = iter(resumed)
+    assert values([next(iterator), next(iterator)]) == [[2, 3], [4, 5]]
+    with pytest.raises(RuntimeError, match=r"no worker had batch 3 ready.* names the slowest \(there, this is batch 2\)"):
+        next(iterator)
+    os.close(writer)
+    os.close(reader)
+
+
 # ---- processes that end -------------------------------------------------------------------------------------------------------------
 
 

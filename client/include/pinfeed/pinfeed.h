@@ -377,8 +377,8 @@ PF_API pf_result pf_producer_memory(pf_producer* producer, const pf_task* task, 
  * text `error`, cut to 208 bytes. Any thread. PF_FAILED_PRECONDITION if the end was reported already. */
 PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error);
 /* Reports the end of a task whose batch does not exist, since the data end before it: it is dealt to nobody
- * else, and its slot is not used again. The trainer is not told, and has to know how many batches there are;
- * the status says so. Otherwise like pf_producer_done. */
+ * else, and its slot is not used again. The trainer is not told: it has to know how many batches there are.
+ * `pinfeed status` shows where the data end. Otherwise like pf_producer_done. */
 PF_API pf_result pf_producer_end_of_data(pf_producer* producer, const pf_task* task);
 
 /* Makes the calling process exit, with code 1 and without cleanup, as soon as the process behind `pidfd`

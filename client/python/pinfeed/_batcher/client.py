@@ -150,7 +150,7 @@ class BatcherClient:
             if file.ndim != 1 or file.itemsize != 1:
                 raise TypeError
             content = file.cast("B")
-        except TypeError:
+        except (TypeError, ValueError):  # ValueError: dates, for example, which have no buffer
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
                 f"submit: this {type(data).__name__} is not the bytes of a JPEG or PNG file, which the batcher {self._name!r} takes; one with "

@@ -376,10 +376,12 @@ class WorkerIterator(LoaderIterator):
 
     def _late(self) -> DeadlineExceededError:
         group = "" if self._share is None else " Or a member of the group is missing, or holds its batches."
+        # The daemon counts from where the feed began.
+        place = "" if self._feed is None or self._feed_first == 0 else f" (there, this is batch {self._number - self._feed_first})"
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
-            f"find out with py-spy what the workers wait for; `pinfeed status` names the slowest, and gets no answer if the daemon is stopped.{group}",
+            f"find out with py-spy what the workers wait for; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}",
         )
 
     def _close_feed(self) -> None:
