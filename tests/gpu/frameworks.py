@@ -182,12 +182,14 @@ def jax_from_torch(feeds, backend):
     need("jax", "torch")
     import jax
     import jax.numpy as jnp
+    import torch
 
     if jax.default_backend() not in ("gpu", "cuda"):
         raise ModuleNotFoundError(f"JAX has no GPU here, only {jax.default_backend()}")
     with feeds.open(backend, "torch") as feed:
         count = 0
         for images, labels in itertools.islice(feed, 9):
+            torch.cuda.set_device(images.device)  # torch exports tensors of the current GPU only, and JAX's start makes the last one current
             array = jax.dlpack.from_dlpack(images)
             sums = np.asarray(jnp.sum(array.astype(jnp.int32), axis=(1, 2, 3)))
             equal("sums", sums, feeds.sums(labels.cpu().numpy()))
