@@ -58,8 +58,8 @@ class Abort {
 
 }  // namespace
 
-// setjmp is called only in ReadHeader, Start and ReadRows. Between it and a library call, no object with a
-// destructor may exist.
+// setjmp is called only in ReadHeader, Start, ReadRows and Finish. Between it and a library call, no object
+// with a destructor may exist.
 struct JpegDecoder::State {
   jpeg_decompress_struct cinfo{};
   jpeg_error_mgr error{};
@@ -71,7 +71,6 @@ struct JpegDecoder::State {
   ImageBuffer pixels;
   std::vector<uint8_t> cmyk;
   JpegMarkers markers;
-  bool complete = true;  // the file has an end marker
 
   static State& Of(j_common_ptr cinfo) { return *static_cast<State*>(cinfo->client_data); }
 
@@ -164,6 +163,13 @@ struct JpegDecoder::State {
     return true;
   }
 
+  // Reads on to the end marker. Precondition: all rows were read.
+  bool Finish() {
+    if (setjmp(jump) != 0) return message_code == JERR_INPUT_EOF;  // see Open
+    jpeg_finish_decompress(&cinfo);
+    return true;
+  }
+
   // What the library holds of a file with several scans. Precondition: ReadHeader succeeded.
   uint64_t CoefficientBytes() {
     if (jpeg_has_multiple_scans(&cinfo) == FALSE) return 0;
@@ -191,8 +197,7 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   const JpegMarkers& markers = s.markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
   // As in Pillow, a single-scan file needs no end marker if its pixels are complete.
-  s.complete = markers.complete;
-  if (!s.complete && jpeg_has_multiple_scans(&s.cinfo) != FALSE)
+  if (!markers.complete && jpeg_has_multiple_scans(&s.cinfo) != FALSE)
     return DataLoss("JPEG file is truncated: it has no end marker");
   RETURN_IF_ERROR(CheckDecodedSize("JPEG", s.cinfo.image_width, s.cinfo.image_height));
   const auto width = static_cast<int32_t>(s.cinfo.image_width);
@@ -246,8 +251,11 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   const Abort abort(s.cinfo);
   s.Configure();
   // A file with several scans is read completely before the first row is available. Only the rows after the
-  // region are skipped then.
-  const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
+  // region are skipped then. Truncation and what stands where pixels should be must be found independently of
+  // the region.
+  const bool several_scans = jpeg_has_multiple_scans(&s.cinfo) != FALSE;
+  const bool to_end = !several_scans && (!s.markers.complete || s.markers.stray);
+  const bool whole = several_scans || to_end;
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
   const int32_t right =
@@ -255,8 +263,7 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   const int32_t top = whole ? 0 : region.y;
   auto first_column = static_cast<JDIMENSION>(left);
   auto columns = static_cast<JDIMENSION>(right - left);
-  // Truncation must be detected independently of the region.
-  const int32_t bottom = s.complete ? region.y + region.height : static_cast<int32_t>(s.cinfo.image_height);
+  const int32_t bottom = to_end ? static_cast<int32_t>(s.cinfo.image_height) : region.y + region.height;
   const int32_t rows = bottom - top;
   const int32_t most = std::min(right - left + kMaxBlockWidth, image_width);
   ASSIGN_OR_RETURN(ImageBuffer::Memory memory, s.pixels.Ask(most, rows, s.CoefficientBytes()));
@@ -267,8 +274,10 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   const auto width = static_cast<int32_t>(columns);
   if (s.cinfo.out_color_space == JCS_CMYK) s.cmyk.resize(4 * static_cast<size_t>(width));
   const size_t stride = 3 * static_cast<size_t>(width);
-  if (!s.ReadRows(static_cast<JDIMENSION>(top), static_cast<JDIMENSION>(rows), out, stride))
+  if (!s.ReadRows(static_cast<JDIMENSION>(top), static_cast<JDIMENSION>(rows), out, stride) ||
+      (to_end && !s.Finish())) {
     return s.Failure();
+  }
   const ImageView decoded{out, width, rows, stride};
   return decoded.Crop(
       {region.x - static_cast<int32_t>(first_column), region.y - top, region.width, region.height});

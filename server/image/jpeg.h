@@ -15,11 +15,12 @@ namespace pinfeed {
 // IDCT, fancy upsampling).
 // Owns: the library's state and the returned pixels. Borrows: the file's bytes, from Open until Decode
 // returns. Threads: one at a time.
-// Errors: kDataLoss for what libjpeg or the completeness check rejects; kResourceExhausted for what
-// CheckDecodedSize rejects and for more than kMaxScans scans. As in Pillow, damaged entropy data that only
-// causes a libjpeg warning is accepted. Missing pixels are an error, and so is a missing end marker in a file
-// with several scans.
-// Invariant: whether a file is rejected does not depend on the region, nor on who decodes it (CheckPlain).
+// Errors: kDataLoss for what libjpeg rejects up to the end marker, and for truncated files;
+// kResourceExhausted for what CheckDecodedSize rejects and for more than kMaxScans scans. As in Pillow,
+// damaged entropy data that only causes a libjpeg warning is accepted, and so is an end marker that comes too
+// early: pixels behind it are gray. A missing end marker is an error if pixels are missing, or in a file with
+// several scans. Invariant: whether a file is rejected does not depend on the region, nor on who decodes it
+// (CheckPlain).
 class JpegDecoder {
  public:
   JpegDecoder();

@@ -60,7 +60,9 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
     while (at < size && bytes[at] == 0xFF) ++at;  // fill bytes
     if (at == size) return found;
     const uint8_t marker = bytes[at++];
-    if (marker <= 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {
+    const bool is_restart = marker >= 0xD0 && marker <= 0xD7;
+    found.stray |= !header && marker != 0 && marker != 0xD9 && !is_restart;
+    if (marker <= 0x01 || is_restart || marker == 0xD8) {
       check.Bare(marker, at - 1 - first);  // stuffed zero, TEM, RSTn, SOI: no parameters
       continue;
     }

@@ -13,6 +13,9 @@ struct JpegMarkers {
   std::span<const std::byte> exif;
   bool complete = false;  // the end-of-image marker was reached
   size_t end = 0;         // the bytes up to and with that marker
+  // A marker other than restarts and the end stands behind the start of the first scan. In a file of one
+  // scan, libjpeg stops decoding there.
+  bool stray = false;
   // One baseline frame of one scan, whose data has nothing but stuffed bytes and restart markers in order:
   // what any decoder reads in the same way.
   bool plain = false;

@@ -52,6 +52,15 @@ def case_decode(name, data, expected=None):
     LINES.append(f"decode {name} {image.width} {image.height}")
 
 
+def case_as_pillow(name, data, reason):
+    try:
+        expected = displayed(data)
+    except OSError:
+        case_reject(name, data, reason)
+    else:
+        case_decode(name, data, expected)
+
+
 def case_reject(name, data, reason, pillow=True):
     if pillow:
         try:
@@ -152,6 +161,14 @@ def decode():
     damaged = bytearray(jpeg)
     damaged[scan + 3000] ^= 0x10
     case_decode("damaged.jpg", bytes(damaged))
+    # Something else where pixels should be: libjpeg stops there, and the rest is gray if it reaches the end of the image.
+    middle = scan + 3000
+    for marker in range(1, 255):
+        case_as_pillow(f"stray_{marker:02x}.jpg", jpeg[:middle] + bytes([0xFF, marker]) + jpeg[middle + 2:], "JPEG")
+    case_reject("another_file.jpg", jpeg[:middle] + encoded(picture(90, 60), "JPEG"), "SOI")
+    for i in range(100):
+        sector = int(RNG.integers(scan + 20, len(jpeg) - 600))
+        case_as_pillow(f"sector_{i}.jpg", jpeg[:sector] + RNG.bytes(512) + jpeg[sector + 512:], "JPEG")
     for i in range(24):
         cut = int(RNG.integers(4, len(jpeg) - 1)) if i else len(jpeg) - 2
         case_reject(f"cut_{i}.jpg", jpeg[:cut], "truncated")
