@@ -19,6 +19,7 @@ from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_s
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import worker_pool  # noqa: E402
+from pinfeed._worker.seeding import global_states, set_global_states  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -306,6 +307,32 @@ def test_killed_workers_of_a_dataset_with_a_state_cost_nothing(stream):
 
     expected = [list(batch) for batch in loader()]
     assert all_same([list(batch) for batch in kill_some(loader(), random.Random(2), 15, 120)], expected)
+
+
+def test_workers_killed_behind_their_last_batch_cost_the_next_epoch_no_random_number():
+    def batches(killed):
+        loader = pinfeed.DataLoader(Resumable([12, 12], make=randoms), 4, num_workers=2, generator=seeded(), persistent_workers=True)
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                yield list(batch)
+                if killed and (epoch, number) == (0, 5):
+                    for process in loader._pool.processes:
+                        process.kill()
+
+    assert all_same(batches(killed=True), batches(killed=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_a_state_behind_the_last_batch_costs_the_next_epoch_no_random_number(options):
+    streams, resumed = (pinfeed.DataLoader(Resumable([10, 10], make=randoms), 4, **options) for _ in range(2))
+    iterator = iter(streams)
+    for _ in range(3 * options.get("num_workers", 1)):
+        next(iterator)
+    state, generators = streams.state_dict(), global_states()
+    expected = [list(batch) for batch in [*iterator, *streams]]
+    resumed.load_state_dict(state)
+    set_global_states(generators)
+    assert all_same([list(batch) for batch in [*resumed, *resumed]], expected)
 
 
 def test_a_killed_worker_of_a_dataset_without_a_state_is_an_error():

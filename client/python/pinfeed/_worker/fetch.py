@@ -19,7 +19,7 @@ from .._base.optional_torch import torch_or_none
 from .collate import default_collate
 from .encoded import ADVICE, BatchImages, has_encoded
 from .rows import Rows
-from .seeding import Seeder
+from .seeding import Seeder, global_states, set_global_states
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
 StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator" or "dataset"; the state; whether it has ended
@@ -170,12 +170,16 @@ def only_next(iterator: Any) -> Iterator[Any]:
 
 def begin_again(dataset: Any, state: Any) -> None:
     """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
-    goes on from a state once has to end there first.
+    goes on from a state once has to end there first. Leaves the global generators as they were.
     """
-    dataset.load_state_dict(state)
-    for _ in dataset:
-        dataset.load_state_dict(state)  # it begins anew by itself
-        return
+    generators = global_states()
+    try:
+        dataset.load_state_dict(state)
+        for _ in dataset:
+            dataset.load_state_dict(state)  # it begins anew by itself
+            return
+    finally:
+        set_global_states(generators)
 
 
 class IterableFetcher:
