@@ -10,6 +10,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxLatencies = 4 << 20;  // 32 MiB; in a very long run, the first ones only
+constexpr double kShortSeconds = 0.1;      // a run
 
 // Nearest-rank percentile of sorted values. 0 if there are none.
 uint64_t Percentile(const std::vector<uint64_t>& sorted, double share) {
@@ -68,6 +69,11 @@ void BenchReport::Print() const {
       "%s batches in %s: %s samples/s, %s, %s batches/s\n", Count(batches_).c_str(),
       Duration(number("seconds")).c_str(), Count(static_cast<uint64_t>(number("samples_per_second"))).c_str(),
       ByteRate(number("gigabytes_per_second") * 1e9).c_str(), Fixed(number("batches_per_second"), 1).c_str());
+  if (number("seconds") < kShortSeconds) {
+    std::puts(
+        "too short for a rate: batches may have been filled before the measuring began; raise --batches or "
+        "--seconds");
+  }
   std::printf("waited %s of the time; %s batches were ready at once\n", Percent(number("wait_share")).c_str(),
               Count(ready_ns_.size()).c_str());
   const Json& ready = report["ready_ns"];

@@ -21,8 +21,7 @@ constexpr double kLongTaskSeconds = 2;  // of a producer; shorter ones are usual
 
 // docs/runbook.md, PinfeedDataBound.
 constexpr std::array<std::pair<const char*, const char*>, 3> kRemedies = {{
-    {"read",
-     "faster or local storage, fewer feeds at once, one feed for all trainers of the host (broadcast)"},
+    {"read", "faster or local storage, fewer feeds at once"},
     {"workers", "fewer feeds on this host, more processors"},
     {"copy", "fewer feeds on this link, dtypes of fewer bytes"},
 }};
@@ -97,6 +96,11 @@ std::string NameOf(const Json& session) {
          ")";
 }
 
+std::string BroadcastRemedy(const Json& feed) {
+  if (TextField(feed, "sharing") == "broadcast") return "";
+  return ", one feed for all trainers of the host (broadcast)";
+}
+
 // Only what the feed does not have yet.
 std::string DecodeRemedy(const Json& feed) {
   const std::string always = "smaller images, more processors";
@@ -109,7 +113,7 @@ std::string DecodeRemedy(const Json& feed) {
   else if (static_cast<double>(hits) < kNearlyAllCached * static_cast<double>(lookups))
     remedy += "more cache_bytes if the decoded images do not fit, ";
   if (TextField(feed, "memory") == "gpu" && TextField(feed, "decode") == "cpu") remedy += "decode=\"gpu\", ";
-  return remedy + always + ", one feed for all trainers of the host (broadcast)";
+  return remedy + always + BroadcastRemedy(feed);
 }
 
 }  // namespace
@@ -161,7 +165,8 @@ std::string FeedRemedy(const Json& feed) {
   }
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
                                          [&](const auto& remedy) { return bound.on == remedy.first; });
-  return found == kRemedies.end() ? "" : found->second;
+  if (found == kRemedies.end()) return "";
+  return std::string(found->second) + (bound.on == "read" ? BroadcastRemedy(feed) : "");
 }
 
 std::string FeedReadAhead(const Json& feed) {

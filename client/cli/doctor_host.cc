@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -111,8 +112,13 @@ void ExamineDaemon(const std::string& address, DoctorReport& report) {
     report.daemon = Json::parse(StatusJson(address));
   } catch (const Error& error) {
     if (error.code() != PF_UNAVAILABLE) return report.Broken("daemon", Printable(error.what()));
-    return report.Note("daemon", "none can be reached, so pinfeed.open (Python) starts a private one: " +
-                                     Printable(error.what()));
+    const char* const environment = std::getenv("PINFEED_ADDRESS");
+    const bool is_named = !address.empty() || (environment != nullptr && *environment != '\0');
+    const std::string so =
+        is_named ? "no daemon is there, so pinfeed.open (Python) with this address fails: start "
+                   "one, or unset PINFEED_ADDRESS: "
+                 : "none can be reached, so pinfeed.open (Python) starts a private one: ";
+    return report.Note("daemon", so + Printable(error.what()));
   }
   const std::string state = TextField(report.daemon, "state");
   const std::string text = Printable("pinfeedd " + TextField(report.daemon, "version") + " is " + state +

@@ -43,7 +43,7 @@ def test_no_daemon_is_a_note(tmp_path):
     status, out, _ = doctor(str(tmp_path / "none.sock"), "--json")
     report = json.loads(out)
     assert status == 0 and not report["broken"] and report["daemon"] is None
-    assert findings(report)["daemon"]["state"] == "note"
+    assert findings(report)["daemon"]["state"] == "note" and "with this address fails" in findings(report)["daemon"]["text"]
     assert report["host"]["memory_available_bytes"] > 0 and report["host"]["nofile_hard"] != 0
 
 

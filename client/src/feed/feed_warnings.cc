@@ -40,7 +40,8 @@ void FeedWarnings::SamplesAreBad(const BatchDescriptor& batch) {
   const uint64_t untold = bad - std::exchange(told_bad_, bad);
   const std::string where =
       "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch);
-  const std::string list = "`pinfeed status --json` lists the latest, with files and reasons";
+  const std::string list =
+      "`pinfeed status --json` lists the latest while the feed is open, with files and reasons";
   if (is_empty) {
     said_empty_ = true;
     ClientLog(

@@ -24,7 +24,7 @@ class RandomCrop final : public Transform {
   }
   Status Plan(GeometryPlanner& planner, SampleRandom random) const override {
     const Padding padding = PaddingOf(planner.size());
-    RETURN_IF_ERROR(CheckFits(padding, planner.size()));
+    RETURN_IF_ERROR(CheckFits(padding, planner.size()).WithContext("random_crop"));
     const ImageSize padded = padding.Padded(planner.size());
     const auto start = [&random](int32_t image, int32_t crop) {
       return static_cast<int32_t>(random.Below(static_cast<uint32_t>(image - crop + 1)));
@@ -60,7 +60,7 @@ class RandomCrop final : public Transform {
   Status CheckFits(const Padding& padding, ImageSize image) const {
     const ImageSize padded = padding.Padded(image);
     if (padded.width >= size_.width && padded.height >= size_.height) return OkStatus();
-    return InvalidArgument("random_crop: an image of " + std::to_string(image.width) + " x " +
+    return InvalidArgument("an image of " + std::to_string(image.width) + " x " +
                            std::to_string(image.height) + " pixels is smaller than the crop of " +
                            std::to_string(size_.width) + " x " + std::to_string(size_.height) +
                            "; use pad_if_needed, more padding, or a resize before it");

@@ -163,6 +163,12 @@ TEST(BoundOnTest, WhatAFeedHasAlreadyIsNotAdvised) {
   feed["cache_hits"] = "94";
   feed["cache_misses"] = "6";
   EXPECT_EQ(FeedRemedy(feed), "more cache_bytes if the decoded images do not fit, decode=\"gpu\", " + always);
+  for (const char* const cause : {"read", "decode"}) {
+    Json shared = Feed({{cause, 0.9}}, {});
+    EXPECT_THAT(FeedRemedy(shared), ::testing::HasSubstr("broadcast")) << cause;
+    shared["sharing"] = "broadcast";
+    EXPECT_THAT(FeedRemedy(shared), ::testing::Not(::testing::HasSubstr("broadcast"))) << cause;
+  }
   feed["cache_hits"] = "960";
   feed["decode"] = "auto:500";
   EXPECT_EQ(FeedRemedy(feed), always);

@@ -186,11 +186,12 @@ TEST(TransformTest, RandomCropIsAnywhereInThePaddedImageWithTheSameProbability) 
 
 TEST(TransformTest, RandomCropOfASmallerImage) {
   GeometryPlan plan;
-  EXPECT_THAT(ChainOf({RandomCrop{40, 50, {2}}}).Plan({}, {45, 100}, plan),
-              StatusIs(Code::kInvalidArgument,
-                       HasSubstr("45 x 100 pixels is smaller than the crop of 50 x 40; use pad_if_needed")));
+  EXPECT_THAT(
+      ChainOf({RandomCrop{40, 50, {2}}}).Plan({}, {45, 100}, plan),
+      StatusIs(Code::kInvalidArgument, HasSubstr("random_crop: an image of 45 x 100 pixels is smaller than "
+                                                 "the crop of 50 x 40; use pad_if_needed")));
   EXPECT_THAT(FormOf({RandomCrop{40, 50}}, ImageSize{45, 100}).second,
-              ElementsAre(HasSubstr("transforms[0] random_crop: random_crop: an image of 45 x 100")));
+              ElementsAre(HasSubstr("transforms[0] random_crop: an image of 45 x 100")));
   const Box crop = Plan({RandomCrop{40, 50, {2}, true}}, {10, 100}).steps[0].crop;
   EXPECT_EQ(crop.width, 50);
   EXPECT_GE(crop.x, -38);  // 2 and what is then missing, 36, on each side

@@ -62,6 +62,7 @@ class BatcherClient:
         chosen = daemon.address_for(address, _OPEN_TIMEOUT_S, common("BatcherClient", name))
         place = join(chosen, {"name": name, "slots": in_flight, "max_request_bytes": max_request_bytes})
         self._stride, self._room = int(place["slot_stride"]), int(place["max_request_bytes"])
+        self._room_of = "BatcherClient" if self._room == max_request_bytes else "Batcher"  # whose limit it is
         self._answer_offset = int(place["answer_offset"])
         self._array: Optional[Dict[str, Any]] = place.get("array")
         self._link = Link(place)
@@ -159,7 +160,7 @@ class BatcherClient:
         if not 0 < content.nbytes <= self._room:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
-                f"submit: the request has {content.nbytes} bytes, and this client has room for 1 to {self._room} (its max_request_bytes)",
+                f"submit: the request has {content.nbytes} bytes, and this client has room for 1 to {self._room}: raise max_request_bytes of the {self._room_of}",
             )
         return content
 

@@ -184,7 +184,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       reconnect_timeout: seconds to reconnect to a vanished daemon before UnavailableError. The next batch tries for
         as long again. None: no limit.
 
-    Raises InvalidArgumentError with all faults at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError
+    Raises InvalidArgumentError with all faults that are found at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError
     or UnavailableError; all are `pinfeed.Error`.
     """
     checks = Checks()
