@@ -39,9 +39,10 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
     } else if (found == info.fields.end()) {
       faults.push_back("pad: a sample has no field '" + padded.field + "'");
     } else if (found->kind != FieldKind::kRagged) {
-      faults.push_back(
-          "pad: field '" + padded.field +
-          "' is not of rows whose number differs from sample to sample, so there is nothing to pad");
+      faults.push_back("pad: field '" + padded.field +
+                       "' is not of rows whose number differs from sample to sample, so there is nothing to "
+                       "pad: it comes as "
+                       "one array; leave it out of pad");
     }
   }
 }

@@ -177,7 +177,26 @@ class OnceInBody(Once):
         self.loaded, self.epoch = state["at"], state["epoch"]
 
 
-@pytest.mark.parametrize("dataset", [Resumable, Once, OnceInBody])
+class CountsItsEnds(Resumable):
+    """Its generator counts the epochs however they end, and its numbers tell which one they are of."""
+
+    epoch = 0
+
+    def __iter__(self):
+        try:
+            for number in super().__iter__():
+                yield number + 1000 * self.epoch
+        finally:
+            self.epoch, self.at = self.epoch + 1, 0
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+@pytest.mark.parametrize("dataset", [Resumable, Once, OnceInBody, CountsItsEnds])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_epochs_of_a_stream_follow_a_state_as_without_it(dataset, options):
     for taken in (0, 3, 6, 9):
@@ -191,6 +210,20 @@ def test_epochs_of_a_stream_follow_a_state_as_without_it(dataset, options):
         resumed.load_state_dict(streams.state_dict())  # from between two epochs
         for _ in range(2):
             assert values(resumed) == values(streams)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+def test_a_stream_that_goes_back_is_not_changed_by_the_iterator_before(options):
+    streams = loader(CountsItsEnds(6), **options)
+    before, _ = take(streams, 1)
+    state = streams.state_dict()
+    next(before)
+    streams.load_state_dict(state)
+    after = iter(streams)
+    with pytest.raises(RuntimeError, match="ended by a newer one"):
+        next(before)
+    assert values(after) == [[2, 3], [4, 5]]
+    assert values(streams) == [[1000, 1001], [1002, 1003], [1004, 1005]]
 
 
 def test_streams_with_positions_of_other_workers_are_told():

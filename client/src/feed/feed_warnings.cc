@@ -35,8 +35,8 @@ void FeedWarnings::SamplesAreBad(const BatchDescriptor& batch) {
   const uint64_t bad = skipped_samples_ + zeroed_samples_;
   if (bad == told_bad_) return;
   const bool is_empty = batch.samples == 0 && batch.skipped > 0 && !said_empty_;
-  const bool is_last = (batch.flags & kFlagLastOfEpoch) != 0;
-  if (!IsDue(&next_of_bad_) && !is_empty && !is_last) return;
+  const bool ends_epoch = (batch.flags & kFlagLastOfEpoch) != 0 && IsDue(&next_of_epochs_);
+  if (!IsDue(&next_of_bad_) && !is_empty && !ends_epoch) return;
   const uint64_t untold = bad - std::exchange(told_bad_, bad);
   const std::string where =
       "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch);

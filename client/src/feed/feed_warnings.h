@@ -16,7 +16,8 @@ namespace pinfeed {
 class FeedWarnings {
  public:
   // A batch was taken. Warns of bad samples that are not in it, or are zeros, and of those before; at the end
-  // of an epoch of all. Says once what it means if a batch has no other samples.
+  // of an epoch of all, but not of one shortly after another. Says once what it means if a batch has no other
+  // samples.
   void SamplesAreBad(const BatchDescriptor& batch);
   // No batch has come for `waited`. Warns if that is long and the trainer holds all slots.
   void MayHoldAll(std::chrono::nanoseconds waited, uint32_t held, uint32_t slots);
@@ -39,6 +40,7 @@ class FeedWarnings {
   SteadyTime next_of_zeroed_{};
   uint64_t zeroed_images_ = 0;
   SteadyTime next_of_bad_{};
+  SteadyTime next_of_epochs_{};
   uint64_t skipped_samples_ = 0;
   uint64_t zeroed_samples_ = 0;
   uint64_t told_bad_ = 0;  // samples

@@ -190,10 +190,10 @@ TEST_F(ClientFeedTest, BadSamplesAreToldAtFirstAndAtTheEndOfTheEpoch) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());
   FakeSession& session = daemon->Session(0);
-  for (const uint32_t zeroed : {0, 1, 2, 0}) {
+  for (const uint32_t zeroed : {0, 1, 2, 0, 5}) {  // behind the fourth, a short epoch
     session.Publish([&](BatchDescriptor& batch) {
       batch.zeroed = zeroed;
-      batch.flags = batch.batch_index == 3 ? kFlagLastOfEpoch : 0;
+      batch.flags = batch.batch_index >= 3 ? kFlagLastOfEpoch : 0;
     });
     ASSERT_TRUE(feed.Next().has_value());
   }

@@ -314,9 +314,10 @@ class DataLoader(Generic[_Batch]):
         if self._share is None:
             self._check_gpu()
         running = self._running()
-        if self.persistent_workers and running is not None and not running.over:
-            running.close()
-            running.superseded = True
+        # Otherwise the stream of a dataset that gets another state would end behind that, and change the dataset.
+        goes_back = self._loaded is not None and self._kind is Kind.ITERABLE and not self.num_workers
+        if (self.persistent_workers or goes_back) and running is not None and not running.over:
+            running.supersede()
         epoch = self._begin()
         iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
         if self._share is not None:

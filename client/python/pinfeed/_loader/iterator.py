@@ -54,6 +54,11 @@ class LoaderIterator(Iterator[Any]):
         self._leave()
         self.over = True
 
+    def supersede(self) -> None:
+        """Ends the epoch early, for the loader's next iterator."""
+        self.close()
+        self.superseded = True
+
     def _leave(self) -> None:
         """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
         if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
@@ -62,7 +67,10 @@ class LoaderIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self.over:
             if self.superseded:
-                raise RuntimeError("this iterator was ended by a newer one: with persistent_workers a DataLoader has one iterator at a time")
+                raise RuntimeError(
+                    "this iterator was ended by a newer one: a DataLoader has one iterator at a time with persistent_workers, and when an iterable dataset "
+                    "gets the state that was loaded"
+                )
             raise StopIteration
         thread = threading.get_ident()
         if self._in_next.setdefault("thread", thread) != thread:
@@ -159,6 +167,10 @@ class SingleIterator(LoaderIterator):
     def __del__(self) -> None:
         if "over" in self.__dict__:
             self._leave()
+
+    def supersede(self) -> None:
+        super().supersede()
+        self._stream = None  # a generator ends here, and may change the dataset
 
     def state_dict(self) -> Dict[str, Any]:
         stream = None if self._stream is None else self._stream.state()

@@ -175,9 +175,11 @@ def begin_again(dataset: Any, state: Any) -> None:
     generators = global_states()
     try:
         dataset.load_state_dict(state)
-        for _ in dataset:
-            dataset.load_state_dict(state)  # it begins anew by itself
-            return
+        samples = iter(dataset)
+        begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
+        del samples  # a generator ends here, and may change the dataset
+        if begins_by_itself:
+            dataset.load_state_dict(state)
     finally:
         set_global_states(generators)
 
