@@ -40,9 +40,7 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
       faults.push_back("pad: a sample has no field '" + padded.field + "'");
     } else if (found->kind != FieldKind::kRagged) {
       faults.push_back("pad: field '" + padded.field +
-                       "' is not of rows whose number differs from sample to sample, so there is nothing to "
-                       "pad: it comes as "
-                       "one array; leave it out of pad");
+                       "' has no rows whose number differs from sample to sample: leave it out");
     }
   }
 }
