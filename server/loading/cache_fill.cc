@@ -103,7 +103,7 @@ void CacheFill::Resume(const FeedShare& feed) {
   {
     const MutexLock lock(mutex_);
     if (share_ == nullptr) share_ = std::make_shared<FeedShare>(feed.owner, feed.feed);
-    if (feed.memory_is_short) share_->memory_is_short = true;
+    share_->memory_is_short = feed.memory_is_short.load();
   }
   SubmitRead();
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -21,6 +22,7 @@ enum class PoolKind { kWorkers, kReaders };
 struct FeedShare {
   static constexpr uint64_t kSmallBatchNs = 100'000;
   static constexpr uint32_t kFewWorkers = 4;
+  static constexpr std::chrono::seconds kShortMemory{60};
 
   // What one pool has done for the feed. Apart for each pool: a feed that waits long for its storage is not
   // to wait for workers because of it.
@@ -73,6 +75,17 @@ struct FeedShare {
     const bool small = workers.batch_ns.load(std::memory_order_relaxed) < kSmallBatchNs;
     return small ? std::min(max_workers, kFewWorkers) : max_workers;
   }
+  // A large sample has to wait for memory. Returns whether it was not short before.
+  bool WaitForMemory() {
+    waited_for_memory = std::chrono::steady_clock::now().time_since_epoch().count();
+    return !memory_is_short.exchange(true);
+  }
+  // A sample was loaded without waiting.
+  void HadMemory() {
+    if (!memory_is_short) return;
+    const std::chrono::steady_clock::duration waited(waited_for_memory);
+    if (std::chrono::steady_clock::now().time_since_epoch() - waited > kShortMemory) memory_is_short = false;
+  }
   // Of both pools.
   uint64_t WorkedNs() const {
     return workers.worked_ns.load(std::memory_order_relaxed) +
@@ -87,10 +100,11 @@ struct FeedShare {
   const uint32_t max_workers;  // so that processors stay free; see MaxWorkers
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
-  // A large sample of it had to wait for memory that others had. From then on, feeds of which this is true
-  // may have half of the workers together, so that others do not wait for those that wait, and the workers
-  // keep no buffers of their samples.
+  // A large sample of it had to wait for memory that others had, within kShortMemory. Feeds of which this is
+  // true may have half of the workers together, so that others do not wait for those that wait, and the
+  // workers keep no buffers of their samples.
   std::atomic<bool> memory_is_short{false};
+  std::atomic<std::chrono::steady_clock::rep> waited_for_memory{0};  // when that was last
   PoolShare workers;
   PoolShare readers;
   std::atomic<uint32_t> users{0};  // the feed and its tasks, until all they own is destroyed

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_pace.h"
 #include "server/trace/tracer.h"
 
 namespace pinfeed {
@@ -15,6 +16,7 @@ namespace {
 // A producer with short tasks has the next one waiting, so that it does not idle while the daemon deals.
 // With longer tasks that costs little, and a task that waits behind a slow one would delay its batch.
 constexpr uint64_t kShortTaskNs = 5'000'000;
+constexpr uint32_t kProducerLinesASecond = 20;
 
 std::string Describe(const BatchPlan& plan) {
   return "batch " + std::to_string(plan.batch_index) + " of epoch " + std::to_string(plan.epoch);
@@ -195,10 +197,13 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
   }
   for (const std::shared_ptr<PieceRequest>& request : late) {
     if (!request->Replace()) return;
-    spdlog::warn(
-        "feed {}: process {} has not filled {} within {} ms (task_timeout_ms), or hung up: another one fills "
-        "it too, in another slot",
-        feed_, pid, Describe(request->plan()), task_timeout_.count());
+    static LogPace pace(kProducerLinesASecond);
+    if (const auto more = pace.Admit()) {
+      spdlog::warn(
+          "feed {}: process {} has not filled {} within {} ms (task_timeout_ms), or hung up: another one "
+          "fills it too, in another slot{}",
+          feed_, pid, Describe(request->plan()), task_timeout_.count(), *more);
+    }
     const MutexLock lock(mutex_);
     ++counts_.dealt_again;
   }
@@ -246,8 +251,11 @@ void ProducerGroup::OnEnded(ProducerId id) {
             "; look for what kills them (the kernel's log, for lack of memory) in the samples of that batch";
         tasks.pop_front();
       } else {
-        spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again", feed_,
-                     producer.pid, batch);
+        static LogPace pace(kProducerLinesASecond);
+        if (const auto more = pace.Admit()) {
+          spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again{}", feed_,
+                       producer.pid, batch, *more);
+        }
       }
     }
     counts_.dealt_again += tasks.size();

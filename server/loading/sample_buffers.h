@@ -54,9 +54,10 @@ template <typename Load>
 Status WithMemory(SampleScratch& scratch, const Load& load) {
   FeedShare* const share = scratch.share();
   const auto waiting = [share] {
-    if (share != nullptr && !share->memory_is_short.exchange(true))
+    if (share != nullptr && share->WaitForMemory())
       spdlog::warn(
-          "feed {}: large samples wait for memory; from now on, such feeds have half of the workers together",
+          "feed {}: large samples wait for memory; while they do, such feeds have half of the workers "
+          "together",
           share->feed);
   };
   LargeSamples::Attempts attempts(HostMemoryLedger::ForThisProcess().large_samples());
@@ -69,6 +70,7 @@ Status WithMemory(SampleScratch& scratch, const Load& load) {
       status = NoMemory();
     }
     TrimAfter(attempts, scratch);
+    if (status.ok() && !attempts.refused() && share != nullptr) share->HadMemory();
     if (status.ok() || !attempts.Again(waiting)) return status;
   }
 }

@@ -100,7 +100,7 @@ Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveFo
   if (bytes <= kSmallSampleBytes) return std::optional<Reservation>();
   std::optional<Reservation> reservation(Reservation(this, 0));
   const Status available =
-      bytes <= kKeptBufferBytes || large_samples_.Begin()
+      large_samples_.Begin()
           ? reservation->Begin(bytes, kSamplesNeed)
           : ResourceExhausted(
                 "the host has too little memory: another sample is loaded with what there is; " +

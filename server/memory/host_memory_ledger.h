@@ -28,8 +28,7 @@ class HostMemoryLedger {
  public:
   // Buffers of samples are kept from sample to sample up to this size.
   static constexpr uint64_t kKeptBufferBytes = uint64_t{64} << 20;
-  // No memory is asked for smaller ones. Between the two, memory is asked for, so that the cache gives way,
-  // but a thread does not wait for its turn: workers keep such buffers anyway.
+  // No memory is asked for smaller ones.
   static constexpr uint64_t kSmallSampleBytes = uint64_t{16} << 20;
   struct Need;  // who needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.

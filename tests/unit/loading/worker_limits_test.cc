@@ -201,5 +201,17 @@ TEST(WorkerLimitsTest, FeedsThatAreShortOfMemoryHaveHalfOfTheWorkersTogether) {
   done.wait();
 }
 
+TEST(FeedShareTest, MemoryIsNoLongerShortSomeTimeBehindTheLastWait) {
+  FeedShare share;
+  EXPECT_TRUE(share.WaitForMemory());
+  EXPECT_FALSE(share.WaitForMemory());
+  share.HadMemory();
+  EXPECT_TRUE(share.memory_is_short);
+  share.waited_for_memory -= std::chrono::steady_clock::duration(FeedShare::kShortMemory).count();
+  share.HadMemory();
+  EXPECT_FALSE(share.memory_is_short);
+  EXPECT_TRUE(share.WaitForMemory());
+}
+
 }  // namespace
 }  // namespace pinfeed
