@@ -2,14 +2,18 @@
 #include "server/dataset/open_dataset.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <new>
 
+#include "common/base/byte_size.h"
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/format.h"
 
 namespace pinfeed {
 namespace {
+
+constexpr uint64_t kMaxClassBytes = uint64_t{16} << 20;
 
 bool HasOption(const DatasetFormat& format, std::string_view option) {
   return std::ranges::find(format.options(), option) != format.options().end();
@@ -83,6 +87,16 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
                          evidence + "; set format to " + names);
 }
 
+// Every session gets the names, and so does the answer that lists the datasets.
+Status CheckClasses(const std::vector<std::string>& classes) {
+  uint64_t bytes = 0;
+  for (const std::string& name : classes) bytes += name.size();
+  if (bytes <= kMaxClassBytes) return OkStatus();
+  return InvalidArgument("the names of its " + std::to_string(classes.size()) + " classes have " +
+                         ByteSize(bytes) + ", and at most " + ByteSize(kMaxClassBytes) +
+                         " can be told to trainers; use shorter names, or numbers as labels");
+}
+
 }  // namespace
 
 Status CheckDatasetFormat(std::string_view format) {
@@ -116,7 +130,8 @@ void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots,
                                                    IndexStore* store) {
-  ASSIGN_OR_RETURN(std::shared_ptr<const Location> location, ResolveLocation(spec.path, allowed_roots));
+  ASSIGN_OR_RETURN(std::shared_ptr<const Location> location,
+                   ResolveLocation(spec.path, allowed_roots, PathLinks::kFollowedOnce));
   return OpenDatasetAt(std::move(location), spec, store);
 }
 
@@ -141,7 +156,11 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
   format->CheckOptions(reader, true);
   RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
   try {
-    return format->Open(std::move(location), contents, spec.path, reader, store);
+    ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
+                     format->Open(std::move(location), contents, spec.path, reader, store));
+    RETURN_IF_ERROR(
+        CheckClasses(dataset->info().classes).WithContext("open dataset " + QuotePath(contents.path)));
+    return dataset;
   } catch (const std::bad_alloc&) {
     // The files determine the size of the index. If it does not fit, only this dataset is refused.
     return ResourceExhausted("open dataset " + QuotePath(contents.path) +

@@ -15,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -67,6 +68,14 @@ constexpr auto kVersioned = std::to_array<uint32_t>({
 });
 
 // The path without links; empty if it cannot be determined.
+// The path of an open file or directory; empty if it is not known.
+std::string PathOf(int fd) {
+  std::string path(PATH_MAX, '\0');
+  const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
+  path.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  return path.starts_with('/') ? path : "";
+}
+
 std::string Canonical(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
   return resolved != nullptr ? std::string(resolved.get()) : std::string();
@@ -76,6 +85,11 @@ std::string Canonical(const std::string& path) {
 bool Holds(std::string_view root, std::string_view path) {
   if (root == "/") return true;
   return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/');
+}
+// What such a path has behind the root; "." if nothing.
+std::string Below(std::string_view root, std::string_view path) {
+  const std::string_view below = path.substr(root == "/" ? 1 : std::min(root.size() + 1, path.size()));
+  return below.empty() ? "." : std::string(below);
 }
 
 std::string_view KindText(mode_t mode) {
@@ -225,9 +239,21 @@ Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<st
   // The operator chose the root, so links in its own path are followed.
   UniqueFd fd(::open(best.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoStatus("open allowed root " + QuotePath(best), errno);
-  std::string relative = clean.substr(best == "/" ? 1 : std::min(best.size() + 1, clean.size()));
-  if (relative.empty()) relative = ".";
+  std::string relative = Below(best, clean);
   return LocalPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
+}
+
+void LocalPath::FollowLinks() {
+  const Result<NodeKind> kind = Kind("");
+  if (!kind.ok()) return;
+  const bool is_directory = *kind == NodeKind::kDirectory;
+  const Result<UniqueFd> directory = is_directory ? OpenNode("") : OpenParent("");
+  if (!directory.ok()) return;
+  const std::string root = PathOf(root_.get());
+  const std::string followed = PathOf(directory->get());
+  if (root.empty() || !Holds(root, followed)) return;
+  const std::string name = is_directory ? "" : "/" + relative_.substr(relative_.rfind('/') + 1);
+  relative_ = Below(root, followed) + name;
 }
 
 Result<UniqueFd> LocalPath::Open(std::string_view below, uint64_t flags) const {
@@ -240,11 +266,10 @@ Result<UniqueFd> LocalPath::Open(std::string_view below, uint64_t flags) const {
     // The kernel rejects absolute links. If one leads back below the root, its target is opened relative to
     // the root, so the kernel still checks it.
     const std::string root = Canonical(root_path_);
-    const std::string target = Canonical(FullPath(below));
+    const std::string target = Canonical(root_path_ + "/" + relative);
     if (!root.empty() && !target.empty() && Holds(root, target)) {
-      const std::string inside = target.substr(root == "/" ? 1 : std::min(root.size() + 1, target.size()));
       int again = 0;
-      fd = OpenBeneath(inside.empty() ? "." : inside, flags, &again);
+      fd = OpenBeneath(Below(root, target), flags, &again);
       if (fd) return fd;
       if (again != EXDEV) return OpenError(FullPath(below), root_path_, again);
     }

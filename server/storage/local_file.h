@@ -78,6 +78,8 @@ class LocalPath final : public Location {
   // a link. The path need not exist. kInvalidArgument if `path` is empty, relative, or has a ".." or NUL.
   // kPermissionDenied if no root contains it.
   static Result<LocalPath> Resolve(std::string_view path, const std::vector<std::string>& allowed_roots);
+  // See PathLinks. What cannot be followed is left to later uses, which say why.
+  void FollowLinks();
 
   const std::string& path() const override { return path_; }  // without "." and doubled slashes
   Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const override;
@@ -107,7 +109,7 @@ class LocalPath final : public Location {
   UniqueFd root_;
   std::string root_path_;
   std::string path_;
-  std::string relative_;  // path_ without the root; "." for the root itself
+  std::string relative_;  // path_ without the root, or what its links led to; "." for the root itself
   std::shared_ptr<VersionedMount> versioned_ = std::make_shared<VersionedMount>();  // of its files
 };
 

@@ -12,8 +12,10 @@
 namespace pinfeed {
 
 Result<std::shared_ptr<const Location>> ResolveLocation(std::string_view uri,
-                                                        const std::vector<std::string>& allowed_roots) {
+                                                        const std::vector<std::string>& allowed_roots,
+                                                        PathLinks links) {
   ASSIGN_OR_RETURN(LocalPath path, LocalPath::Resolve(uri, allowed_roots));
+  if (links == PathLinks::kFollowedOnce) path.FollowLinks();
   return std::shared_ptr<const Location>(std::make_shared<const LocalPath>(std::move(path)));
 }
 

@@ -207,9 +207,14 @@ class Location {
   Location& operator=(Location&&) = default;
 };
 
+// When the links in a location's own path are followed. Once: one that leads elsewhere later changes nothing.
+// Of a file, only those of its directory.
+enum class PathLinks { kFollowedAtEachUse, kFollowedOnce };
+
 // Returns the location of `uri`, which must be an absolute path below one of `allowed_roots` (see LocalPath).
 Result<std::shared_ptr<const Location>> ResolveLocation(std::string_view uri,
-                                                        const std::vector<std::string>& allowed_roots);
+                                                        const std::vector<std::string>& allowed_roots,
+                                                        PathLinks links = PathLinks::kFollowedAtEachUse);
 
 // Returns "a/b" for "a" and "b", or "b" if `directory` is empty.
 std::string JoinPath(std::string_view directory, std::string_view name);

@@ -161,5 +161,14 @@ TEST_F(OpenDatasetTest, StaysBelowTheAllowedRoots) {
   EXPECT_THAT(Open("link"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("link"))));
 }
 
+TEST_F(OpenDatasetTest, ClassesWhoseNamesFillTheAnswersAreRefused) {
+  std::string table = "value,label\n";
+  for (int row = 0; row < 1700; ++row) table += "1," + std::string(10'000, 'a') + std::to_string(row) + "\n";
+  dir_.Write("long.csv", table);
+  EXPECT_THAT(Open("long.csv"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("the names of its 1700 classes have 16.2 MiB"),
+                                                     HasSubstr("at most 16 MiB"))));
+}
+
 }  // namespace
 }  // namespace pinfeed

@@ -24,6 +24,7 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::_;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -200,6 +201,30 @@ TEST_F(LocalFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
   fs::rename(Path("root"), Path("old"));
   fs::create_directory(Path("root"));
   EXPECT_FALSE(base.OpenFile("folder/b.txt").ok());
+}
+
+TEST_F(LocalFileTest, LinksInItsOwnPathAreFollowedOnceIfWanted) {
+  dir_.Write("root/other/a.txt", "newer");
+  const auto resolve = [this](std::string_view below, PathLinks links) {
+    return ResolveLocation(Path(below), {Path("root")}, links).value();
+  };
+  const auto lead = [this](const fs::path& target) {
+    fs::create_symlink(target, Path("root/new"));
+    fs::rename(Path("root/new"), Path("root/current"));
+  };
+  for (const fs::path& first : {fs::path("set"), fs::path(Path("root/set"))}) {
+    lead(first);
+    const auto once = resolve("root/current", PathLinks::kFollowedOnce);
+    const auto each_time = resolve("root/current", PathLinks::kFollowedAtEachUse);
+    const auto file = resolve("root/current/a.txt", PathLinks::kFollowedOnce);
+    lead("other");
+    EXPECT_EQ(once->path(), Path("root/current"));
+    EXPECT_EQ(Text(*once->OpenFile("a.txt").value()), "hello");
+    EXPECT_EQ(Text(*each_time->OpenFile("a.txt").value()), "newer");
+    EXPECT_EQ(Text(*file->OpenFile("").value()), "hello");
+    EXPECT_EQ(Text(*file->Parent().value()->OpenFile("a.txt").value()), "hello");
+  }
+  EXPECT_THAT(resolve("root/none", PathLinks::kFollowedOnce)->OpenFile(""), StatusIs(Code::kNotFound, _));
 }
 
 TEST_F(LocalFileTest, AFolderSwappedForALinkAfterwardsIsRefused) {
