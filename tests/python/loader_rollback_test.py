@@ -226,6 +226,20 @@ def test_a_stream_that_goes_back_is_not_changed_by_the_iterator_before(options):
     assert values(streams) == [[1000, 1001], [1002, 1003], [1004, 1005]]
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_stream_that_goes_back_is_not_changed_by_older_iterators(closed):
+    streams = loader(CountsItsEnds(6))
+    oldest, _ = take(streams, 1)
+    if closed:
+        oldest.close()
+    older, _ = take(streams, 1)
+    streams.load_state_dict(streams.state_dict())
+    after, last = take(streams, 1)
+    del oldest, older
+    assert last + values(after) == [[4, 5]]
+    assert values(streams) == [[1000, 1001], [1002, 1003], [1004, 1005]]
+
+
 def test_streams_with_positions_of_other_workers_are_told():
     streams = loader(OnceInBody(), num_workers=2, persistent_workers=True)
     values(streams)

@@ -13,7 +13,7 @@ import functools
 import os
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
 
 from .._base.checks import Checks, shown, to_integer
 from .._base.errors import Code, Error
@@ -21,7 +21,7 @@ from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
 from .._worker.epoch_state import Epoch, Order, check_state
-from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset
+from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, state_of
 from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between
 from .._worker.rows import rows_of
@@ -245,6 +245,8 @@ class DataLoader(Generic[_Batch]):
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
+        self._begun_again: Any = None  # the state of an iterable dataset, if that may tell of another one until its next epoch
+        self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
         self.__initialized = True
@@ -296,9 +298,12 @@ class DataLoader(Generic[_Batch]):
         return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
-        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before. After
-        an error the position is as before.
+        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before; with a
+        loaded state, and an iterable dataset in this process, all before. After an error the position is as before.
         """
+        running = self._running()
+        if self.persistent_workers and running is not None and not running.over:
+            running.supersede()
         position = self._loaded, self._left
         try:
             return self._new_iterator()
@@ -313,12 +318,13 @@ class DataLoader(Generic[_Batch]):
     def _new_iterator(self) -> Iterator[_Batch]:
         if self._share is None:
             self._check_gpu()
-        running = self._running()
-        # Otherwise the stream of a dataset that gets another state would end behind that, and change the dataset.
-        goes_back = self._loaded is not None and self._kind is Kind.ITERABLE and not self.num_workers
-        if (self.persistent_workers or goes_back) and running is not None and not running.over:
-            running.supersede()
+        goes_back = self._loaded is not None
         epoch = self._begin()
+        if goes_back:  # otherwise, streams could end behind the load of the dataset's state, and change the dataset
+            for before in self._streams:
+                stream = before()
+                if stream is not None:
+                    stream.supersede()
         iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
         if self._share is not None:
             try:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
@@ -351,13 +357,16 @@ class DataLoader(Generic[_Batch]):
                 lanes = self._lanes_of(state)
             epoch = order.begin(self._repeat, self._base_seed, lanes)
             self._base_seed = epoch.base_seed
-        self._loaded = self._left = None
+        self._loaded = self._left = self._begun_again = None
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
         return epoch
 
     def _starts(self) -> Optional[List[bytes]]:
         """Returns in which state each persistent worker begins the next epoch. None: others do, or an epoch does not depend on the one before."""
+        running = self._running()
+        if running is not None and running.over:
+            running.close()  # a signal handler may have interrupted that
         if self._pool is not None and self._pool.stopped:
             self._pool, self._repeat = None, 0  # others need a seed of their own
         if self._pool is None or self._lane_options is None:
@@ -393,7 +402,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_running": _nothing}
+        return {**self.__dict__, "_pool": None, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 
@@ -411,9 +420,9 @@ class DataLoader(Generic[_Batch]):
         starts, lanes = self._starts(), None
         if starts is not None:
             lanes = saved_between(starts)
-        elif not self.num_workers and self._kind is Kind.ITERABLE and has_state(self.dataset):
-            with contextlib.suppress(NotImplementedError):  # a base class has a state, this one does not
-                lanes = saved_stream_between(self.dataset)
+        elif not self.num_workers and self._kind is Kind.ITERABLE:
+            of_dataset = self._begun_again if self._begun_again is not None else state_of(self.dataset)
+            lanes = None if of_dataset is None else saved_stream_between(of_dataset)
         return self._order().state_between(self._repeat, self._base_seed, lanes)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

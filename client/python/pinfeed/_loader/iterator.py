@@ -10,6 +10,7 @@ import itertools
 import pickle
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .._base.errors import Code, InvalidArgumentError
@@ -56,8 +57,9 @@ class LoaderIterator(Iterator[Any]):
 
     def supersede(self) -> None:
         """Ends the epoch early, for the loader's next iterator."""
-        self.close()
-        self.superseded = True
+        if not self.over:
+            self.close()
+            self.superseded = True
 
     def _leave(self) -> None:
         """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
@@ -122,18 +124,20 @@ class SingleIterator(LoaderIterator):
         super().__init__(loader, epoch)
         self._recipe = loader._recipe
         # No signal handler runs between the number and the indices.
-        self._numbered = zip(itertools.count(epoch.first), epoch.indices)
+        self._numbered = zip(epoch.indices, itertools.count(epoch.first))
         if loader._ordinal >= 0:
             self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
         if loader._kind is Kind.ITERABLE:
             if not epoch.first:
                 epoch.start["stream"] = global_states()
+            loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
 
     def _open(self) -> IterableFetcher:
         loader = self._loader
-        return open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+        stream, loader._begun_again = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+        return stream
 
     def _read_again(self) -> IterableFetcher:
         """Reads a dataset without a state up to where the epoch continues, with the random numbers that the epoch began with. The global generators are
@@ -180,7 +184,7 @@ class SingleIterator(LoaderIterator):
         if self._epoch.first == self._epoch.drawn.batches == 0:
             # Samplers draw their order for the first batch. Unlike workers' loaders, this one asks for it only when the trainer does.
             self._epoch.start["first_draw"] = global_states()
-        number, indices = next(self._numbered)
+        indices, number = next(self._numbered)
         self._epoch.drawn.add(number, indices)
         try:
             batch = self._load(indices)

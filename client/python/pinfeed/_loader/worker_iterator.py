@@ -84,6 +84,7 @@ class WorkerIterator(LoaderIterator):
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         super().__init__(loader, epoch)
+        self._closed = False  # whether `close` has reached its end
         self._feed: Optional[ProducedFeed] = None
         self._supervisor: Optional[Supervisor] = None
         self._share = loader._share
@@ -385,14 +386,15 @@ class WorkerIterator(LoaderIterator):
         )
 
     def _close_feed(self) -> None:
-        feed, self._feed = self._feed, None
-        supervisor, self._supervisor = self._supervisor, None
+        """May be called again after a signal handler has interrupted it."""
+        feed, supervisor = self._feed, self._supervisor
         if self._copies is not None:
             self._copies.close()
         if feed is not None:
             feed.close()  # the workers see a hang-up
         if supervisor is not None:
             supervisor.stop()
+        self._feed = self._supervisor = None
 
     def _measure(self) -> "Optional[_Received]":
         """Opens the feed when a worker has computed the next batch. Returns its exception instead if it raised one."""
@@ -429,17 +431,21 @@ class WorkerIterator(LoaderIterator):
         if os.getpid() != self._owner:
             self.over = True
             return
+        if self._closed:
+            return
         super().close()
         self._close_feed()
         if not self._loader.persistent_workers or (self._lanes is not None and self._lanes.lost):
             self._pool.stop()
         elif self._lanes is not None and not self._pool.stopped:
             self._pool.end_epoch(self._log)
+            self._closed = True
             return  # they still read the log
         self._log.close()
+        self._closed = True
 
     def __del__(self) -> None:
-        if "_pool" in self.__dict__ and not self.over:
+        if "_pool" in self.__dict__ and not self._closed:
             self.close()
 
 
@@ -449,7 +455,7 @@ _iterators: "weakref.WeakSet[WorkerIterator]" = weakref.WeakSet()
 def _close_all() -> None:
     for iterator in list(_iterators):
         if not iterator.over and iterator._owner == os.getpid():
-            iterator.over = True  # deleted later, when the names of modules may be gone, it does nothing
+            iterator.over = iterator._closed = True  # deleted later, when the names of modules may be gone, it does nothing
             iterator._close_feed()
 
 

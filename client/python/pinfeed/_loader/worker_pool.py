@@ -37,6 +37,9 @@ _PATIENCE_S = 30.0  # before a warning
 MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
 
 _pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
+# The pipes and processes of each pool. Otherwise, the garbage collector could call their finalisers before the pool's, which would use and close
+# descriptors that are others' by then.
+_kept: Dict[int, Tuple[List[Any], List[Any]]] = {}
 
 
 def this_process() -> Tuple[int, int]:
@@ -61,6 +64,7 @@ class WorkerPool:
         self._ending = False  # and not begun another one
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
+        _kept[id(self)] = self.pipes, self.processes
         self.ends: List[int] = []  # -1: there is no process
         self._begun: List[Optional[Tuple[Any, ...]]] = [None] * job.num_workers  # messages whose descriptor is still to come
         self.stopped = False
@@ -251,10 +255,12 @@ class WorkerPool:
         for number, process in enumerate(self.processes):
             if process is not None:
                 self.send(number, "exit")
-        self._join(_EXIT_PATIENCE_S, None)
-        self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
-        self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
-        self._close_all()
+        try:
+            self._join(_EXIT_PATIENCE_S, None)
+            self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
+            self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
+        finally:
+            self._close_all()
 
     def terminate(self) -> None:
         """Ends the workers at once, when this process ends."""
@@ -292,6 +298,7 @@ class WorkerPool:
     def _close_all(self) -> None:
         for number in range(len(self.pipes)):
             self._close(number)
+        _kept.pop(id(self), None)
 
     def __del__(self) -> None:
         if "processes" in self.__dict__:

@@ -7,6 +7,7 @@ In: a dataset and the indices of a batch. Out: the batch, as torch's DataLoader 
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import inspect
 import itertools
@@ -22,7 +23,7 @@ from .rows import Rows
 from .seeding import Seeder, global_states, set_global_states
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
-StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator" or "dataset"; the state; whether it has ended
+StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator", "dataset" or "both"; the state; whether it has ended
 
 
 class Kind(enum.Enum):
@@ -168,18 +169,29 @@ def only_next(iterator: Any) -> Iterator[Any]:
     return map(next, itertools.repeat(iterator))
 
 
+def state_of(dataset: Any) -> Any:
+    """Returns the state of a dataset. None: it has none."""
+    if has_state(dataset):
+        with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
+            return dataset.state_dict()
+    return None
+
+
 def begin_again(dataset: Any, state: Any) -> None:
     """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
     goes on from a state once has to end there first. Leaves the global generators as they were.
     """
     generators = global_states()
     try:
-        dataset.load_state_dict(state)
+        dataset.load_state_dict(copy.deepcopy(state))  # which the dataset may keep, and change
         samples = iter(dataset)
-        begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
+        try:
+            begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
+        except Exception:  # the epoch's first sample is bad
+            begins_by_itself = True
         del samples  # a generator ends here, and may change the dataset
         if begins_by_itself:
-            dataset.load_state_dict(state)
+            dataset.load_state_dict(copy.deepcopy(state))
     finally:
         set_global_states(generators)
 
@@ -193,30 +205,39 @@ class IterableFetcher:
         self._batched = batched
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
-        self._at_end = saved if whose == "dataset" and self.ended else None
-        if whose == "dataset":
-            dataset.load_state_dict(saved)
+        of_dataset, of_iterator = saved if whose == "both" else (saved, saved)
+        self._at_end = of_dataset if whose in ("dataset", "both") and self.ended else None
+        if whose in ("dataset", "both"):
+            dataset.load_state_dict(copy.deepcopy(of_dataset))
         self._iterate(dataset if self._at_end is None else ())
-        if whose == "iterator":
-            self._iterator.load_state_dict(saved)
+        if whose == "iterator" or (whose == "both" and self._at_end is None):
+            self._iterator.load_state_dict(of_iterator)
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)
         self._samples = only_next(self._iterator)
-        self._stateful = [(whose, each) for whose, each in (("iterator", self._iterator), ("dataset", self._dataset)) if has_state(each)]
+        sources = {"dataset": self._dataset, "iterator": self._iterator}
+        if self._iterator is self._dataset:
+            del sources["iterator"]
+        self._stateful = [(whose, each) for whose, each in sources.items() if has_state(each)]
 
-    def leave(self) -> None:
-        """Ends the epoch, so that the dataset's next iterator begins another one."""
+    def leave(self) -> Any:
+        """Ends the epoch, so that the dataset's next iterator begins another one. Returns the dataset's state then; None: it has none."""
         self._iterate(())  # a generator ends here, and may change the dataset
         if self._at_end is not None:
             begin_again(self._dataset, self._at_end)
+            return self._at_end  # the dataset may tell of its latest iterator, not of the state
+        return state_of(self._dataset)
 
     def state(self) -> StreamState:
         """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
+        states = []
         for whose, source in self._stateful:
             with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
-                return whose, source.state_dict(), self.ended
-        return None
+                states.append((whose, source.state_dict()))
+        if len(states) == 2:
+            return "both", (states[0][1], states[1][1]), self.ended
+        return (*states[0], self.ended) if states else None
 
     def fetch(self, places: int) -> Any:
         """Returns up to `places` samples, or one sample if they are not batched; they are not collated. Raises

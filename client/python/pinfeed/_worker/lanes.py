@@ -73,11 +73,11 @@ class Lane:
         """
         stream = None
         if self._stream is not None:
-            self._stream.leave()
-            if has_state(self._recipe.dataset):
+            of_dataset = self._stream.leave()
+            if of_dataset is not None:
                 if not self._stream.ended:
                     return b""
-                stream = _BEFORE_EPOCH, self._recipe.dataset.state_dict()
+                stream = _BEFORE_EPOCH, of_dataset
         return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
 
 
@@ -164,19 +164,19 @@ def saved_stream(stream: Any) -> Dict[str, Any]:
     return {"workers": 0, "stream": pickle.dumps(stream, pickle.HIGHEST_PROTOCOL)}
 
 
-def saved_stream_between(dataset: Any) -> Dict[str, Any]:
-    """Returns what a state of a loader without workers keeps between two epochs of a dataset that has a state."""
-    return saved_stream((_BEFORE_EPOCH, dataset.state_dict()))
+def saved_stream_between(of_dataset: Any) -> Dict[str, Any]:
+    """Returns what a state of a loader without workers keeps between two epochs of a dataset that has this state."""
+    return saved_stream((_BEFORE_EPOCH, of_dataset))
 
 
-def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> IterableFetcher:
-    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start."""
+def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> Tuple[IterableFetcher, Any]:
+    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. If the stream has
+    ended, the dataset's state follows.
+    """
     if saved is not None and saved["workers"]:
         raise workers_differ(0, saved["workers"])
     stream = IterableFetcher(dataset, batched, drop_last, None if saved is None else _begun(dataset, pickle.loads(saved["stream"])))
-    if stream.ended:
-        stream.leave()
-    return stream
+    return stream, stream.leave() if stream.ended else None
 
 
 def _begun(dataset: Any, stream: Any) -> StreamState:

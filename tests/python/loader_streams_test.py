@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets, iterators and samplers whose states and errors are unusual, and loaders that are interrupted: no sample is lost or comes twice, and no
+worker or descriptor stays behind."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loader_datasets import values  # noqa: E402
+
+import pinfeed  # noqa: E402
+from pinfeed._loader import produced_feed, worker_pool  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("feeds")
+
+PLACES = pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Six numbers by a position that outlives its iterators."""
+
+    at = 0
+
+    def __iter__(self):
+        while self.at < 6:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Buffered(Stream):
+    """Keeps and changes the list that it was given with its state."""
+
+    def __init__(self):
+        self.buffer = []
+
+    def __iter__(self):
+        while True:
+            while len(self.buffer) < 4 and self.at < 6:
+                self.buffer.append(self.at)
+                self.at += 1
+            if not self.buffer:
+                break
+            yield self.buffer.pop(0)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at, "buffer": list(self.buffer)}
+
+    def load_state_dict(self, state):
+        self.at, self.buffer = state["at"], state["buffer"]
+
+
+class FirstBad(Stream):
+    """The first sample of each epoch is an error."""
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        if self.at == 1:
+            raise ValueError("the first one is bad")
+        return self.at - 1
+
+
+class TellsOfItsLatestIterator(Stream):
+    """A loaded state is that of the next iterator, and a state that of the latest one."""
+
+    epoch = loaded = 0
+
+    def __iter__(self):
+        self.at, self.loaded = self.loaded, 0
+        while self.at < 5:  # so that the last batch says that it is the last
+            self.at += 1
+            yield self.at - 1 + 1000 * self.epoch
+        self.epoch += 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.loaded, self.epoch = state["at"], state["epoch"]
+
+
+class Order:
+    """An iterator with a state."""
+
+    def __init__(self, epoch):
+        self.order, self.at = random.Random(epoch).sample(range(6), 6), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.order[self.at - 1]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Ordered(Stream):
+    """The dataset's state is its epoch, its iterator's the place in it."""
+
+    epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        return Order(self.epoch)
+
+    def state_dict(self):
+        return {"epoch": self.epoch - 1}  # begins this epoch again
+
+    def load_state_dict(self, state):
+        self.epoch = state["epoch"]
+
+
+def loader(dataset, **options):
+    return pinfeed.DataLoader(dataset, 2, **options)
+
+
+def resumed(streams, dataset, **options):
+    another = loader(dataset(), **options)
+    another.load_state_dict(pickle.loads(pickle.dumps(streams.state_dict())))
+    return another
+
+
+def outcome(iterable):
+    """Batches, and what was raised in their place."""
+    iterator, seen = iter(iterable), []
+    while True:
+        try:
+            seen.append(next(iterator).tolist())
+        except ValueError as error:
+            seen.append(str(error).split("\n", maxsplit=1)[0].rsplit(":", maxsplit=1)[-1].strip())
+        except StopIteration:
+            return seen
+
+
+@PLACES
+@pytest.mark.parametrize("dataset", [Stream, Buffered, FirstBad, TellsOfItsLatestIterator])
+def test_a_state_from_between_two_epochs_begins_the_next(dataset, options):
+    streams = loader(dataset(), **options)
+    outcome(streams)
+    again = resumed(streams, dataset, **options)
+    assert outcome(again) == outcome(streams)
+    assert outcome(again) == outcome(streams)
+
+
+@PLACES
+def test_a_state_that_was_loaded_and_saved_behind_the_last_batch_begins_the_next_epoch(options):
+    streams = loader(TellsOfItsLatestIterator(), **options)
+    iterator = iter(streams)
+    for _ in range(3):
+        next(iterator)
+    once = resumed(streams, TellsOfItsLatestIterator, **options)
+    assert values(once) == values(iterator) == []
+    twice = resumed(once, TellsOfItsLatestIterator, **options)
+    assert values(twice) == values(streams) == [[1000, 1001], [1002, 1003], [1004]]
+
+
+@PLACES
+def test_both_a_dataset_and_its_iterator_have_a_state(options):
+    streams = loader(Ordered(), **options)
+    values(streams)
+    iterator = iter(streams)
+    next(iterator)
+    assert values(resumed(streams, Ordered, **options)) == values(iterator)
+
+
+@pytest.mark.parametrize("arguments", [lambda sampler: {"batch_size": 2, "sampler": sampler}, lambda sampler: {"batch_sampler": torch.utils.data.BatchSampler(sampler, 2, False)}])
+def test_samplers_with_a_state_go_on_also_inside_of_a_batch_sampler(arguments):
+    class Sampler(torch.utils.data.Sampler):
+        epoch = 0
+
+        def __init__(self):
+            pass
+
+        def __len__(self):
+            return 12
+
+        def __iter__(self):
+            self.epoch += 1
+            return iter(random.Random(self.epoch).sample(range(12), 12))
+
+        def state_dict(self):
+            return {"epoch": self.epoch}
+
+        def load_state_dict(self, state):
+            self.epoch = state["epoch"]
+
+    batches, again = (pinfeed.DataLoader(range(12), **arguments(Sampler())) for _ in range(2))
+    first = values(batches)
+    again.load_state_dict(batches.state_dict())
+    second = values(again)
+    assert second == values(batches) != first
+    assert sorted(index for batch in second for index in batch) == [*range(12)]
+
+
+def test_a_sampler_that_raises_once_counts_no_batch():
+    class Sampler:
+        raised, number = False, 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.number == 2 and not self.raised:
+                self.raised = True
+                raise OSError("once")
+            if self.number == 5:
+                raise StopIteration
+            self.number += 1
+            return [2 * self.number - 2, 2 * self.number - 1]
+
+    batches = pinfeed.DataLoader(range(12), batch_sampler=Sampler())
+    iterator = iter(batches)
+    assert values([next(iterator), next(iterator)]) == [[0, 1], [2, 3]]
+    with pytest.raises(OSError, match="once"):
+        next(iterator)
+    assert next(iterator).tolist() == [4, 5]
+    assert batches.state_dict()["batches"] == 3
+
+
+def test_an_epoch_that_cannot_begin_leaves_the_position_of_persistent_workers():
+    class Sampler(torch.utils.data.BatchSampler):
+        fails = False
+
+        def __iter__(self):
+            if self.fails:
+                raise OSError("no list")
+            return super().__iter__()
+
+    sampler = Sampler(range(12), 2, False)
+    batches = pinfeed.DataLoader(range(12), batch_sampler=sampler, num_workers=1, persistent_workers=True)
+    iterator = iter(batches)
+    next(iterator)
+    next(iterator)
+    before = batches.state_dict()
+    sampler.fails = True
+    with pytest.raises(OSError, match="no list"):
+        iter(batches)
+    assert (batches.state_dict()["running"], batches.state_dict()["batches"]) == (True, 2) == (before["running"], before["batches"])
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_interrupt_while_an_epoch_ends_leaves_nothing_behind(persistent, monkeypatch):
+    close, calls = produced_feed.ProducedFeed.close, []
+
+    def interrupted(feed):
+        calls.append(feed)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return close(feed)
+
+    monkeypatch.setattr(produced_feed.ProducedFeed, "close", interrupted)
+    batches = loader(range(8), num_workers=2, persistent_workers=persistent, seeding="worker", timeout=30)
+    with pytest.raises(KeyboardInterrupt):
+        values(batches)
+    assert not batches.state_dict()["running"]
+    assert values(batches) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    del batches
+    gc.collect()
+    assert not any(thread.name == "pinfeed-workers" for thread in threading.enumerate())
+
+
+def test_the_garbage_collector_finalises_no_pipe_before_its_pool():
+    batches = loader(range(8), num_workers=2, persistent_workers=True)
+    assert len(values(batches)) == 4
+    pipes, processes = worker_pool._kept[id(batches._pool)]
+    assert pipes is batches._pool.pipes and processes is batches._pool.processes
+    key = id(batches._pool)
+    del batches
+    gc.collect()
+    assert key not in worker_pool._kept and all(pipe.closed for pipe in pipes)
