@@ -113,11 +113,12 @@ void ExamineDaemon(const std::string& address, DoctorReport& report) {
   } catch (const Error& error) {
     if (error.code() != PF_UNAVAILABLE) return report.Broken("daemon", Printable(error.what()));
     const char* const environment = std::getenv("PINFEED_ADDRESS");
-    const bool is_named = !address.empty() || (environment != nullptr && *environment != '\0');
-    const std::string so =
-        is_named ? "no daemon is there, so pinfeed.open (Python) with this address fails: start "
-                   "one, or unset PINFEED_ADDRESS: "
-                 : "none can be reached, so pinfeed.open (Python) starts a private one: ";
+    std::string so = "none can be reached, so pinfeed.open (Python) starts a private one: ";
+    if (!address.empty()) {
+      so = "none is there, so pinfeed.open (Python) with this address fails: ";
+    } else if (environment != nullptr && *environment != '\0') {
+      so = "none is there, so pinfeed.open (Python) fails until PINFEED_ADDRESS is unset: ";
+    }
     return report.Note("daemon", so + Printable(error.what()));
   }
   const std::string state = TextField(report.daemon, "state");

@@ -226,6 +226,7 @@ void PrintSessions(const Json& status) {
     for (Json session : ListField(feed, "sessions")) {
       session["session"] = session["id"];
       session["feed"] = feed["id"];
+      session["feed_runs"] = TextField(feed, "state") == "running";
       session["bound_on"] = SessionBoundOn(session, feed);
       rows.push_back(std::move(session));
     }
@@ -237,7 +238,8 @@ void PrintSessions(const Json& status) {
     const std::string id = std::to_string(UintField(session, "id"));
     const std::string name = Printable(TextField(session, "client_name"));
     // While a trainer waits for a batch, it usually still has the one before.
-    const bool waits = UintField(session, "slots_ready") == 0 && UintField(session, "slots_held") <= 1;
+    const bool waits = session["feed_runs"].get<bool>() && UintField(session, "slots_ready") == 0 &&
+                       UintField(session, "slots_held") <= 1;
     if (const double age = DoubleField(session, "lease_age_seconds"); age > kLongLeaseSeconds && !waits) {
       std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
                   id.c_str(), name.c_str(), std::to_string(UintField(session, "pid")).c_str(),

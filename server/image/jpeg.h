@@ -18,9 +18,9 @@ namespace pinfeed {
 // Errors: kDataLoss for what libjpeg rejects up to the end marker, and for truncated files;
 // kResourceExhausted for what CheckDecodedSize rejects and for more than kMaxScans scans. As in Pillow,
 // damaged entropy data that only causes a libjpeg warning is accepted, and so is an end marker that comes too
-// early: pixels behind it are gray. A missing end marker is an error if pixels are missing, or in a file with
-// several scans. Invariant: whether a file is rejected does not depend on the region, nor on who decodes it
-// (CheckPlain).
+// early: pixels behind it are gray. A missing end marker is an error in a file with several scans, or if
+// libjpeg needs what would be behind the file's end. Invariant: whether a file is rejected does not depend on
+// the region, nor on who decodes it (CheckPlain).
 class JpegDecoder {
  public:
   JpegDecoder();

@@ -148,7 +148,7 @@ def test_wrong_inputs_are_refused(serve):
             client.submit(np.zeros(4, np.float32))
     serve("wrong images", model=False, input="image", transforms=[pinfeed.Resize((8, 8))], max_request_bytes=1000)
     with pinfeed.BatcherClient("wrong images") as client:
-        with pytest.raises(pinfeed.InvalidArgumentError, match="1001 bytes, and this client has room for 1 to 1000: raise max_request_bytes of the BatcherClient"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="1001 bytes, and this client has room for 1 to 1000: raise max_request_bytes of the Batcher$"):
             client.submit(bytes(1001))
         with pytest.raises(pinfeed.InvalidArgumentError, match="str is not"):
             client.submit("image.jpg")
