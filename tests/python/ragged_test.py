@@ -272,7 +272,7 @@ def test_pad_tells_why_a_column_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pad": {"id": 3}}, "pad: field 'id' is not of rows"),
+        ({"pad": {"id": 3}}, "pad: field 'id' has no rows whose number differs"),
         ({"pad": {"nothing": 3}}, "pad: a sample has no field 'nothing'"),
         ({"pad": {"tags": 0}}, r"pad\['tags'\]"),
         ({"pad": 3}, "pad: 3"),
