@@ -35,6 +35,7 @@ class Place:
         for number in range(IMAGES):
             noise = numpy.random.default_rng(number).integers(0, 255, (15, 20, 3), numpy.uint8)
             Image.fromarray(noise).resize((320, 240)).save(self.images / "class" / f"{number:03}.jpg")
+        time.sleep(2.1)  # what changed less than 2 s before it is opened is not kept open, and all daemons are to keep it
         self._started = 0
 
     @contextlib.contextmanager
