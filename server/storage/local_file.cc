@@ -67,8 +67,7 @@ constexpr auto kVersioned = std::to_array<uint32_t>({
     0x19830326,  // BeeGFS
 });
 
-// The path without links; empty if it cannot be determined.
-// The path of an open file or directory; empty if it is not known.
+// The path of an open file or directory; empty if it cannot be determined.
 std::string PathOf(int fd) {
   std::string path(PATH_MAX, '\0');
   const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
@@ -76,6 +75,7 @@ std::string PathOf(int fd) {
   return path.starts_with('/') ? path : "";
 }
 
+// The path without links; empty if it cannot be determined.
 std::string Canonical(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
   return resolved != nullptr ? std::string(resolved.get()) : std::string();
@@ -88,7 +88,7 @@ bool Holds(std::string_view root, std::string_view path) {
 }
 // What such a path has behind the root; "." if nothing.
 std::string Below(std::string_view root, std::string_view path) {
-  const std::string_view below = path.substr(root == "/" ? 1 : std::min(root.size() + 1, path.size()));
+  const std::string_view below = path.substr(std::min(root == "/" ? 1 : root.size() + 1, path.size()));
   return below.empty() ? "." : std::string(below);
 }
 
@@ -251,7 +251,7 @@ void LocalPath::FollowLinks() {
   if (!directory.ok()) return;
   const std::string root = PathOf(root_.get());
   const std::string followed = PathOf(directory->get());
-  if (root.empty() || !Holds(root, followed)) return;
+  if (root.empty() || followed.empty() || !Holds(root, followed)) return;
   const std::string name = is_directory ? "" : "/" + relative_.substr(relative_.rfind('/') + 1);
   relative_ = Below(root, followed) + name;
 }

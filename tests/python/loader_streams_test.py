@@ -88,6 +88,20 @@ class FirstBad(Stream):
         return self.at - 1
 
 
+class BeginsAnew(Stream):
+    """Is its own iterator, and begins at the start whenever it is asked for one."""
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+
 class TellsOfItsLatestIterator(Stream):
     """A loaded state is that of the next iterator, and a state that of the latest one."""
 
@@ -169,13 +183,79 @@ def outcome(iterable):
 
 
 @PLACES
-@pytest.mark.parametrize("dataset", [Stream, Buffered, FirstBad, TellsOfItsLatestIterator])
+@pytest.mark.parametrize("dataset", [Stream, Buffered, FirstBad, BeginsAnew, TellsOfItsLatestIterator])
 def test_a_state_from_between_two_epochs_begins_the_next(dataset, options):
     streams = loader(dataset(), **options)
     outcome(streams)
     again = resumed(streams, dataset, **options)
     assert outcome(again) == outcome(streams)
     assert outcome(again) == outcome(streams)
+
+
+@PLACES
+@pytest.mark.parametrize("dataset", [Stream, Buffered, BeginsAnew])
+def test_a_state_from_the_middle_of_an_epoch_goes_on_there(dataset, options):
+    streams = loader(dataset(), **options)
+    iterator = iter(streams)
+    next(iterator)
+    again = resumed(streams, dataset, **options)
+    assert values(again) == values(iterator) == [[2, 3], [4, 5]]
+    assert values(again) == values(streams) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_an_error_that_passes_is_not_taken_for_a_bad_first_sample():
+    class Passing(TellsOfItsLatestIterator):
+        fails = 0
+
+        def __iter__(self):
+            self.fails -= 1
+            if self.fails == 0:
+                raise OSError("a server was away")
+            yield from super().__iter__()
+
+    streams = loader(Passing())
+    values(streams)
+    again = resumed(streams, Passing)
+    again.dataset.fails = 1
+    assert values(again) == values(streams)
+
+
+def test_what_the_program_sets_behind_an_epoch_that_was_resumed_at_its_end_is_in_the_state():
+    class Numbered(Stream):
+        epoch = 0
+
+        def __iter__(self):
+            for number in super().__iter__():
+                if number < 5:  # so that the last batch says that it is the last
+                    yield number + 1000 * self.epoch
+
+        def state_dict(self):
+            return {"at": self.at, "epoch": self.epoch}
+
+        def load_state_dict(self, state):
+            self.at, self.epoch = state["at"], state["epoch"]
+
+    streams = loader(Numbered())
+    iterator = iter(streams)
+    for _ in range(3):
+        next(iterator)
+    again = resumed(streams, Numbered)
+    assert values(again) == []
+    again.dataset.epoch = 7
+    assert values(resumed(again, Numbered))[0] == values(again)[0] == [7000, 7001]
+
+
+@PLACES
+def test_a_state_before_the_first_batch_of_an_epoch_that_follows_a_state(options):
+    streams = loader(TellsOfItsLatestIterator(), **options)
+    iterator = iter(streams)
+    for _ in range(3):
+        next(iterator)
+    again = resumed(streams, TellsOfItsLatestIterator, **options)
+    begun = iter(again)
+    third = resumed(again, TellsOfItsLatestIterator, **options)
+    assert values(begun) == values(third) == []
+    assert values(third)[0] == [1000, 1001]
 
 
 @PLACES
@@ -197,35 +277,6 @@ def test_both_a_dataset_and_its_iterator_have_a_state(options):
     iterator = iter(streams)
     next(iterator)
     assert values(resumed(streams, Ordered, **options)) == values(iterator)
-
-
-@pytest.mark.parametrize("arguments", [lambda sampler: {"batch_size": 2, "sampler": sampler}, lambda sampler: {"batch_sampler": torch.utils.data.BatchSampler(sampler, 2, False)}])
-def test_samplers_with_a_state_go_on_also_inside_of_a_batch_sampler(arguments):
-    class Sampler(torch.utils.data.Sampler):
-        epoch = 0
-
-        def __init__(self):
-            pass
-
-        def __len__(self):
-            return 12
-
-        def __iter__(self):
-            self.epoch += 1
-            return iter(random.Random(self.epoch).sample(range(12), 12))
-
-        def state_dict(self):
-            return {"epoch": self.epoch}
-
-        def load_state_dict(self, state):
-            self.epoch = state["epoch"]
-
-    batches, again = (pinfeed.DataLoader(range(12), **arguments(Sampler())) for _ in range(2))
-    first = values(batches)
-    again.load_state_dict(batches.state_dict())
-    second = values(again)
-    assert second == values(batches) != first
-    assert sorted(index for batch in second for index in batch) == [*range(12)]
 
 
 def test_a_sampler_that_raises_once_counts_no_batch():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
@@ -245,7 +246,8 @@ class DataLoader(Generic[_Batch]):
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
-        self._begun_again: Any = None  # the state of an iterable dataset, if that may tell of another one until its next epoch
+        # The state of an iterable dataset that may tell of another one until its next epoch, and what it tells, pickled.
+        self._begun_again: Optional[Tuple[Any, bytes]] = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
@@ -421,7 +423,9 @@ class DataLoader(Generic[_Batch]):
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:
-            of_dataset = self._begun_again if self._begun_again is not None else state_of(self.dataset)
+            of_dataset = state_of(self.dataset)
+            if self._begun_again is not None and self._begun_again[1] == pickle.dumps(of_dataset):
+                of_dataset = self._begun_again[0]
             lanes = None if of_dataset is None else saved_stream_between(of_dataset)
         return self._order().state_between(self._repeat, self._base_seed, lanes)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .._base.errors import Code, InvalidArgumentError
 from .._worker.epoch_state import Epoch
-from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded
+from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, state_of
 from .._worker.lanes import open_stream, saved_stream
 from .._worker.seeding import global_states, set_global_states
 from .device_copies import mover
@@ -136,7 +136,9 @@ class SingleIterator(LoaderIterator):
 
     def _open(self) -> IterableFetcher:
         loader = self._loader
-        stream, loader._begun_again = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+        stream, begun = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+        if begun is not None:
+            loader._begun_again = begun, pickle.dumps(state_of(loader.dataset))
         return stream
 
     def _read_again(self) -> IterableFetcher:

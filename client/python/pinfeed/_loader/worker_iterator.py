@@ -454,7 +454,7 @@ _iterators: "weakref.WeakSet[WorkerIterator]" = weakref.WeakSet()
 
 def _close_all() -> None:
     for iterator in list(_iterators):
-        if not iterator.over and iterator._owner == os.getpid():
+        if not iterator._closed and iterator._owner == os.getpid():
             iterator.over = iterator._closed = True  # deleted later, when the names of modules may be gone, it does nothing
             iterator._close_feed()
 

@@ -252,10 +252,10 @@ class WorkerPool:
         if self.stopped or os.getpid() != self._owner:
             return
         self.stopped = True
-        for number, process in enumerate(self.processes):
-            if process is not None:
-                self.send(number, "exit")
         try:
+            for number, process in enumerate(self.processes):
+                if process is not None:
+                    self.send(number, "exit")
             self._join(_EXIT_PATIENCE_S, None)
             self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
             self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))

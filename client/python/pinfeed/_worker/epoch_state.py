@@ -117,9 +117,8 @@ class Order:
             if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
                 self._generators[name] = each
         self._samplers: Dict[str, Any] = {}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            known = name == "inner_sampler" and ("batch_sampler" in self._samplers or any(each is other for other in self._samplers.values()))
-            if not known and hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
                 self._samplers[name] = each
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
         self._by_epoch: Dict[str, Any] = {}

@@ -183,13 +183,16 @@ def begin_again(dataset: Any, state: Any) -> None:
     """
     generators = global_states()
     try:
-        dataset.load_state_dict(copy.deepcopy(state))  # which the dataset may keep, and change
-        samples = iter(dataset)
-        try:
-            begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
-        except Exception:  # the epoch's first sample is bad
-            begins_by_itself = True
-        del samples  # a generator ends here, and may change the dataset
+        for _ in range(2):  # an error that passes is not the first sample's
+            dataset.load_state_dict(copy.deepcopy(state))  # which the dataset may keep, and change
+            samples = iter(dataset)
+            try:
+                begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
+                break
+            except Exception:  # the epoch's first sample is bad
+                begins_by_itself = True
+            finally:
+                del samples  # a generator ends here, and may change the dataset
         if begins_by_itself:
             dataset.load_state_dict(copy.deepcopy(state))
     finally:
@@ -231,10 +234,14 @@ class IterableFetcher:
 
     def state(self) -> StreamState:
         """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
+        if self.ended and self._at_end is not None:  # the dataset may tell of its latest iterator, not of the state
+            return "dataset", self._at_end, True
         states = []
         for whose, source in self._stateful:
             with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
                 states.append((whose, source.state_dict()))
+        if states and self._iterator is self._dataset:  # its __iter__ may begin anew: it gets the state behind that, too
+            return "both", (states[0][1], states[0][1]), self.ended
         if len(states) == 2:
             return "both", (states[0][1], states[1][1]), self.ended
         return (*states[0], self.ended) if states else None
