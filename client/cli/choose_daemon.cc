@@ -25,15 +25,15 @@ bool IsServed() {
   }
 }
 
-bool IsNamed(const ToolContext& context) {
-  const char* const environment = std::getenv("PINFEED_ADDRESS");
-  return !context.address.empty() || (environment != nullptr && *environment != '\0');
-}
-
 }  // namespace
 
+bool EnvironmentNamesDaemon() {
+  const char* const address = std::getenv("PINFEED_ADDRESS");
+  return address != nullptr && *address != '\0';
+}
+
 std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context) {
-  if (IsNamed(context)) return {};
+  if (!context.address.empty() || EnvironmentNamesDaemon()) return {};
   std::vector<PrivateDaemon> daemons = FindPrivateDaemons(::geteuid());
   if (daemons.empty() || IsServed()) return daemons;
   if (daemons.size() > 1) {

@@ -38,6 +38,8 @@ class UsageError : public ToolError {
 // false.
 CLI::Validator Within(double min, double max);
 
+// Whether PINFEED_ADDRESS is set.
+bool EnvironmentNamesDaemon();
 // Chooses a daemon for commands that only read. If no daemon was named and none serves this user at the
 // default address, sets `context.address` to the socket of the user's private daemon and says so on stderr.
 // Throws ToolError, listing them, if there are several. Returns the private daemons other than the chosen

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
+#include "client/cli/command.h"
 #include "client/cli/doctor.h"
 #include "client/cli/text.h"
 #include "common/base/byte_size.h"
@@ -112,11 +112,10 @@ void ExamineDaemon(const std::string& address, DoctorReport& report) {
     report.daemon = Json::parse(StatusJson(address));
   } catch (const Error& error) {
     if (error.code() != PF_UNAVAILABLE) return report.Broken("daemon", Printable(error.what()));
-    const char* const environment = std::getenv("PINFEED_ADDRESS");
     std::string so = "none can be reached, so pinfeed.open (Python) starts a private one: ";
     if (!address.empty()) {
       so = "none is there, so pinfeed.open (Python) with this address fails: ";
-    } else if (environment != nullptr && *environment != '\0') {
+    } else if (EnvironmentNamesDaemon()) {
       so = "none is there, so pinfeed.open (Python) fails until PINFEED_ADDRESS is unset: ";
     }
     return report.Note("daemon", so + Printable(error.what()));

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from loader_datasets import values  # noqa: E402
+from loader_rollback_test import OnceInBody  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, worker_pool  # noqa: E402
@@ -72,22 +73,6 @@ class Buffered(Stream):
         self.at, self.buffer = state["at"], state["buffer"]
 
 
-class FirstBad(Stream):
-    """The first sample of each epoch is an error."""
-
-    def __iter__(self):
-        self.at = 0
-        return self
-
-    def __next__(self):
-        if self.at == 6:
-            raise StopIteration
-        self.at += 1
-        if self.at == 1:
-            raise ValueError("the first one is bad")
-        return self.at - 1
-
-
 class BeginsAnew(Stream):
     """Is its own iterator, and begins at the start whenever it is asked for one."""
 
@@ -102,24 +87,21 @@ class BeginsAnew(Stream):
         return self.at - 1
 
 
-class TellsOfItsLatestIterator(Stream):
+class FirstBad(BeginsAnew):
+    """The first sample of each epoch is an error."""
+
+    def __next__(self):
+        number = super().__next__()
+        if number == 0:
+            raise ValueError("the first one is bad")
+        return number
+
+
+class TellsOfItsLatestIterator(OnceInBody):
     """A loaded state is that of the next iterator, and a state that of the latest one."""
 
-    epoch = loaded = 0
-
-    def __iter__(self):
-        self.at, self.loaded = self.loaded, 0
-        while self.at < 5:  # so that the last batch says that it is the last
-            self.at += 1
-            yield self.at - 1 + 1000 * self.epoch
-        self.epoch += 1
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at, "epoch": self.epoch}
-
-    def load_state_dict(self, state):
-        self.loaded, self.epoch = state["at"], state["epoch"]
+    def __init__(self):
+        super().__init__(5)  # so that the last batch says that it is the last
 
 
 class Order:
