@@ -34,9 +34,14 @@ const void* FreeAlignedAddress(uint64_t bytes) {
   return static_cast<const std::byte*>(found) + (beyond == 0 ? 0 : kHugePageBytes - beyond);
 }
 
-Result<uint64_t> FileBytes(int fd) {
+Result<struct stat> Stat(int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return ErrnoStatus("fstat of shared memory", errno);
+  return info;
+}
+
+Result<uint64_t> FileBytes(int fd) {
+  ASSIGN_OR_RETURN(const struct stat info, Stat(fd));
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -90,6 +95,11 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
   } while (error == EINTR);
   if (error != 0) return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
   return OkStatus();
+}
+
+Result<uint64_t> AllocatedBytes(int fd) {
+  ASSIGN_OR_RETURN(const struct stat info, Stat(fd));
+  return static_cast<uint64_t>(info.st_blocks) * 512;  // the unit of st_blocks
 }
 
 Status PopulateForWriting(std::byte* address, uint64_t bytes) {

@@ -47,6 +47,9 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
 // memory; without this call, touching it would raise SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
+// What is allocated of a memfd.
+Result<uint64_t> AllocatedBytes(int fd);
+
 // Allocates and maps [address, address + bytes) of a writable mapping at once, rather than page by page on
 // access. kResourceExhausted, with numbers, when there is not enough memory; touching it would raise SIGBUS.
 // kInvalidArgument before Linux 5.14, which lacks this; use AllocateMemfd there.

@@ -176,11 +176,13 @@ ProducerTimes ProcessBatchProducer::times() const {
 }
 
 void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
-  if (staging_ == nullptr) {
-    DecodeImages(std::move(request));
-  } else {
-    workers_.Submit(std::make_shared<CopyTask>(*this, std::move(request), staging_->slot_stride()));
+  if (staging_ == nullptr) return DecodeImages(std::move(request));
+  // The process that filled it may have given some of it back, which a copy would allocate again.
+  if (Status kept = PieceRequest::Prepare(*staging_, PieceOf(*request), 0, request->end()); !kept.ok()) {
+    request->Complete(std::move(kept));
+    return;
   }
+  workers_.Submit(std::make_shared<CopyTask>(*this, std::move(request), staging_->slot_stride()));
 }
 
 void ProcessBatchProducer::Copy(const PieceRequest& request, uint64_t begin, uint64_t end) {
@@ -200,7 +202,7 @@ void ProcessBatchProducer::DecodeImages(std::shared_ptr<PieceRequest> request) {
     request->Complete(OkStatus());
     return;
   }
-  // The slot was prepared. But a process that can write to it may have given its memory back to the system.
+  // The slot was prepared. But a process that can write to it may have given its memory back since.
   SamplePlaces places;
   if (Status prepared = request->Places(0, 1, places); !prepared.ok()) {
     request->Complete(std::move(prepared));

@@ -12,6 +12,11 @@
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;  // of the smallest pages
+
+}  // namespace
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
                                                      bool shared, MemoryBudget& pool,
@@ -45,7 +50,7 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 
   return std::unique_ptr<HostArena>(new HostArena(
       RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(reservation).value(),
-      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), quarantine));
+      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), quarantine, shared));
 }
 
 HostArena::~HostArena() {
@@ -62,7 +67,7 @@ HostArena::~HostArena() {
 }
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
-  if (end <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) return OkStatus();
+  if (end <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) return CheckNothingGivenBack();
   const Status claimed = Claim(piece.slot);
   if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   const Status packed = PreparePacked(piece.slot);
@@ -149,6 +154,29 @@ void HostArena::SetAllocated(uint32_t slot, uint32_t samples) {
     return first == 0 ? slot_stride() : slot_stride() / all * (all - first);
   };
   reservation_.EndAllocation(left(before) - left(samples));
+  allocated_bytes_ += WholePages(slot, samples) - (before == 0 ? 0 : WholePages(slot, before));
+}
+
+uint64_t HostArena::WholePages(uint32_t slot, uint32_t samples) const {
+  uint64_t bytes = 0;
+  for (const TensorPlace& place : layout().tensors) {
+    const uint64_t first = slot * slot_stride() + place.offset;
+    const uint64_t end = first + (place.spec.packed() ? layout().batch_size : samples) * place.sample_bytes;
+    const uint64_t first_page = (first + kPageBytes - 1) / kPageBytes;
+    bytes += (std::max(end / kPageBytes, first_page) - first_page) * kPageBytes;
+  }
+  return bytes;
+}
+
+Status HostArena::CheckNothingGivenBack() const {
+  if (shared_) return OkStatus();  // the kernel lets nobody give it back
+  ASSIGN_OR_RETURN(const uint64_t bytes, AllocatedBytes(fd_.get()));
+  const uint64_t expected = allocated_bytes_;
+  if (bytes >= expected) return OkStatus();
+  return FailedPrecondition(
+      "a process has given " + ByteSize(expected - bytes) +
+      " of its feed's memory back to the system (MADV_REMOVE, FALLOC_FL_PUNCH_HOLE), and to fill it again "
+      "would take memory that others may have by now; leave the memory of batches to pinfeed");
 }
 
 void HostArena::Deliver(const Piece& piece, const SlotRange& /*landing*/, Done done) {

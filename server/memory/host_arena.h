@@ -25,7 +25,8 @@ namespace pinfeed {
 // Errors: Create and Prepare fail when the host lacks memory. The next Prepare tries again.
 // Invariants:
 // 1. Clients can map the memory only for reading if it is shared.
-// 2. Nothing is written to a part of a slot before that part is allocated.
+// 2. Nothing is written to a part of a slot before that part is allocated, nor after a process has given any
+//    back: it would take memory that the host was not asked for.
 class HostArena final : public Arena {
  public:
   // Charges `pool` and maps slot_count slots. Workers allocate the slots' memory in parallel when they first
@@ -56,11 +57,12 @@ class HostArena final : public Arena {
  private:
   HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, BudgetLease lease,
             HostMemoryLedger::Reservation reservation, UniqueFd fd, UniqueFd client_fd, Mapping memory,
-            HostMemoryQuarantine* quarantine)
+            HostMemoryQuarantine* quarantine, bool shared)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
         reservation_(std::move(reservation)),
         quarantine_(quarantine),
+        shared_(shared),
         fd_(std::move(fd)),
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)),
@@ -86,12 +88,18 @@ class HostArena final : public Arena {
   bool MakeHugePage(uint64_t page);
   // Records that the first `samples` of the slot are allocated.
   void SetAllocated(uint32_t slot, uint32_t samples);
+  // The pages that lie wholly in the first `samples` of a slot, in bytes.
+  uint64_t WholePages(uint32_t slot, uint32_t samples) const;
+  // kFailedPrecondition if memory that was allocated is not any more.
+  Status CheckNothingGivenBack() const;
 
   BudgetLease lease_;
   HostMemoryLedger::Reservation reservation_;
   Mutex mutex_;  // leaf lock, held while a slot is allocated or claimed
   std::array<SlotMemory, kMaxSlots> slots_;
+  std::atomic<uint64_t> allocated_bytes_{0};  // at least; in whole pages
   HostMemoryQuarantine* const quarantine_;
+  const bool shared_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours
   Mapping memory_;

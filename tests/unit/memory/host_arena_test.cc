@@ -143,6 +143,26 @@ TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
   EXPECT_EQ(allocated(), kSlot);
 }
 
+TEST(HostArenaTest, ASlotOfWhichAProcessGaveMemoryBackIsNotFilledAgain) {
+  for (const bool shared : {false, true}) {
+    MemoryBudget pool(uint64_t{1} << 20);
+    const auto arena = HostArena::Create(Layout(2000, 100), 3, shared, pool).value();
+    for (uint32_t slot = 0; slot < 3; ++slot) {
+      const Piece piece{slot, 0, 100, 0};
+      EXPECT_OK(arena->Prepare(piece, 0, 100));
+      arena->Deliver(piece, {0, 100, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
+      EXPECT_OK(arena->Prepare(piece, 0, 1));
+    }
+    EXPECT_EQ(DiscardMemfd(arena->fd(), 64 << 10), !shared);
+    if (shared) {
+      EXPECT_OK(arena->Prepare({1, 0, 100, 0}, 0, 1));
+    } else {
+      EXPECT_THAT(arena->Prepare({1, 0, 100, 0}, 0, 1),
+                  StatusIs(Code::kFailedPrecondition, HasSubstr("back to the system")));
+    }
+  }
+}
+
 TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   MemoryBudget pool(4 * kSlotAlignment);
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
