@@ -156,7 +156,8 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
   return OkStatus();
 }
 
-Result<UniqueFd> ProducerGroup::GrantMemory(ProducerId id, uint64_t task_id, uint64_t bytes) {
+Result<UniqueFd> ProducerGroup::GrantMemory(ProducerId id, uint64_t task_id, uint64_t bytes,
+                                            std::shared_ptr<const void> until_free) {
   const std::string what = "memory for task " + std::to_string(task_id) + ": ";
   {
     const MutexLock lock(mutex_);
@@ -169,7 +170,7 @@ Result<UniqueFd> ProducerGroup::GrantMemory(ProducerId id, uint64_t task_id, uin
   }
   if (one_off_ == nullptr)
     return FailedPrecondition("the feed is shared, and no trainer can map memory that is not the feed's");
-  return one_off_->Grant(bytes);
+  return one_off_->Grant(bytes, std::move(until_free));
 }
 
 void ProducerGroup::Dismiss(ProducerId id) {

@@ -93,9 +93,10 @@ class ProducerGroup {
   // the batch was requested anew. kInvalidArgument if it has no such task.
   Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
   // The producer asks for memory of its own for a task's batch, which does not fit into its slot. At most
-  // once a task. kInvalidArgument for a wrong request; kFailedPrecondition if the feed has no such memory;
-  // else the errors of OneOffMemory.
-  Result<UniqueFd> GrantMemory(ProducerId producer, uint64_t task, uint64_t bytes) PF_EXCLUDES(mutex_);
+  // once a task. `until_free` and errors: as OneOffMemory::Grant; besides, kInvalidArgument for a wrong
+  // request, and kFailedPrecondition if the feed has no such memory.
+  Result<UniqueFd> GrantMemory(ProducerId producer, uint64_t task, uint64_t bytes,
+                               std::shared_ptr<const void> until_free) PF_EXCLUDES(mutex_);
   // The producer gets no more tasks. Returns whether OnEnded must be called once its process has ended;
   // otherwise the producer is forgotten.
   bool OnHungUp(ProducerId producer) PF_EXCLUDES(mutex_);

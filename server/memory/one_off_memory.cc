@@ -22,8 +22,8 @@ uint64_t WholePages(uint64_t bytes) {
 }  // namespace
 
 struct OneOffMemory::Use {
-  explicit Use(std::shared_ptr<InUse> all_uses)
-      : all(std::move(all_uses)), others(all->grants.fetch_add(1)) {}
+  Use(std::shared_ptr<InUse> all_uses, std::shared_ptr<const void> released_after)
+      : until_free(std::move(released_after)), all(std::move(all_uses)), others(all->grants.fetch_add(1)) {}
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use() {
@@ -31,14 +31,15 @@ struct OneOffMemory::Use {
     all->grants.fetch_sub(1);
   }
 
+  const std::shared_ptr<const void> until_free;
   const std::shared_ptr<InUse> all;
   const uint32_t others;
   uint64_t bytes = 0;
 };
 
-Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes) {
+Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes, std::shared_ptr<const void> until_free) {
   const uint64_t charged = WholePages(bytes);
-  auto use = std::make_shared<Use>(in_use_);
+  auto use = std::make_shared<Use>(in_use_, std::move(until_free));
   if (use->others >= kMaxGrants) {
     return ResourceExhausted("processes have the memory of " + std::to_string(use->others) +
                              " such batches of the feed, which is the limit");

@@ -35,9 +35,10 @@ class OneOffMemory {
       : pool_(pool), users_(users), owner_(owner), in_use_(std::make_shared<InUse>()) {}
 
   // Returns a descriptor of `bytes` of memory, for one process. The memory is allocated as it is written.
+  // `until_free` is released, on any thread, once no process has the memory.
   // kResourceExhausted, with the numbers and in at most 200 bytes, when the pool or the user's part of it
   // does not suffice. Precondition: bytes != 0.
-  Result<UniqueFd> Grant(uint64_t bytes);
+  Result<UniqueFd> Grant(uint64_t bytes, std::shared_ptr<const void> until_free = nullptr);
   Counts counts() const;
 
  private:

@@ -38,20 +38,16 @@ Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_take
                            " descriptors are open, and " + who_takes_how_many + kAdvice);
 }
 
-Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, uint32_t max_fds, int fd,
+Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, uint32_t max_fds,
                                                    const std::string& who_takes_how_many) {
-  RETURN_IF_ERROR(CheckConnectionRoom(max_fds, fd, who_takes_how_many));
-  std::erase_if(users_, [](const auto& one) { return one.second.expired(); });
-  std::shared_ptr<uint64_t> used = users_[user].lock();
-  if (used == nullptr) users_[user] = used = std::make_shared<uint64_t>(0);
-  if (*used + count > max_fds / 8 * 3) {
+  const uint64_t used = users_.Of(user);
+  if (used + count > max_fds / 8 * 3) {
     return ResourceExhausted(
         "this user's (uid " + std::to_string(user) + ") producers and batchers' processes have " +
-        std::to_string(*used) + " of the daemon's " + std::to_string(max_fds) +
+        std::to_string(used) + " of the daemon's " + std::to_string(max_fds) +
         " descriptors, of which one user's may have three eighths, and " + who_takes_how_many + kAdvice);
   }
-  *used += count;
-  return Taken(used.get(), [used, count](const void*) { *used -= count; });
+  return users_.Add(user, count);
 }
 
 }  // namespace pinfeed

@@ -7,11 +7,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
 
 #include "common/base/result.h"
+#include "server/net/user_counts.h"
 
 namespace pinfeed {
 
@@ -24,19 +23,17 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 // Leaves a quarter of all to sessions and other connections.
 Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many);
 
-// Purpose: counts the descriptors of such processes' connections, so that one user leaves half of what they
-// may have to the others. Threads: one at a time, also for what Take returns.
+// Purpose: counts the descriptors that such processes of each user take, so that one user leaves half of what
+// they may have to the others. Threads: Take one at a time; what it returns may be destroyed on any thread.
 class ConnectionRoom {
  public:
-  // Counted until it is destroyed, which may be after the room.
-  using Taken = std::shared_ptr<const void>;
+  using Taken = UserCounts::Counted;
 
-  // `count` descriptors of a connection of `user`; the rest as CheckConnectionRoom.
-  Result<Taken> Take(uid_t user, uint64_t count, uint32_t max_fds, int fd,
-                     const std::string& who_takes_how_many);
+  // `count` descriptors of `user`; the rest as CheckConnectionRoom, which looks at those of all users.
+  Result<Taken> Take(uid_t user, uint64_t count, uint32_t max_fds, const std::string& who_takes_how_many);
 
  private:
-  std::map<uid_t, std::weak_ptr<uint64_t>> users_;
+  UserCounts users_;
 };
 
 }  // namespace pinfeed

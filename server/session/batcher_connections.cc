@@ -17,6 +17,7 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::hours kLongestDeadline(24);
+constexpr char kTakesFour[] = "a place at a batcher takes four";
 constexpr std::ptrdiff_t kMaxInvitations = 256;  // of one user. Each has memory and two descriptors
 // Timers cannot be cancelled. While requests wait for later deadlines, this bounds how many there are.
 constexpr std::chrono::seconds kLongestTimer(1);
@@ -105,9 +106,11 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 4, MaxFds(), connection.pidfd.get(), "a place at a batcher takes four");
+  auto room = room_.Take(peer.uid, 4, MaxFds(), kTakesFour);
   if (!room.ok()) return room.status().WithContext("join a batcher");
   connection.room = *std::move(room);
+  RETURN_IF_ERROR(
+      CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesFour).WithContext("join a batcher"));
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);

@@ -22,6 +22,9 @@ namespace {
 constexpr uint32_t kProducerLinesASecond = 200;
 // Of invitations of sessions that have ended, the newest: processes that were being started come with them.
 constexpr ptrdiff_t kEndedKept = 256;
+// Descriptors.
+constexpr char kTakesTwo[] = "a producer takes two";
+constexpr char kTakesOne[] = "such a batch takes one";
 // An exiting process closes its sockets shortly before it ends.
 constexpr std::chrono::seconds kProducerLogDelay(1);
 // How often a producer with a time limit is checked, at least and at most.
@@ -107,9 +110,11 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 2, MaxFds(), connection.pidfd.get(), "a producer takes two");
+  auto room = room_.Take(peer.uid, 2, MaxFds(), kTakesTwo);
   if (!room.ok()) return room.status().WithContext("attach a producer");
   connection.room = *std::move(room);
+  RETURN_IF_ERROR(
+      CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesTwo).WithContext("attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
@@ -168,11 +173,14 @@ void ProducerConnections::OnReadable(ConnectionId id) {
 }
 
 Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest& request) {
-  Result<UniqueFd> memory = connection.group->GrantMemory(connection.producer, request.task, request.bytes);
+  auto room = room_.Take(connection.peer.uid, 1, MaxFds(), kTakesOne);
+  Result<UniqueFd> memory = room.ok() ? connection.group->GrantMemory(connection.producer, request.task,
+                                                                      request.bytes, *std::move(room))
+                                      : room.status();
   if (memory.status().code() == Code::kInvalidArgument) return memory.status();
   if (memory.ok()) {
-    const Status room = CheckConnectionRoom(MaxFds(), memory->get(), "such a batch takes one");
-    if (!room.ok()) memory = room;
+    const Status left = CheckConnectionRoom(MaxFds(), memory->get(), kTakesOne);
+    if (!left.ok()) memory = left;
   }
   // One that does not read is treated like one that hung up, as for tasks.
   if (!SendMemory(connection.socket->fd(), request, memory).ok()) connection.socket->HangUp();
