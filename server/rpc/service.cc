@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "common/base/byte_size.h"
 #include "common/base/log_context.h"
 #include "server/rpc/batcher_message.h"
 #include "server/rpc/grpc_status.h"
@@ -24,7 +26,10 @@ constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting
 constexpr CallQueue::Bounds kStatusCalls{.threads = 1, .running_a_user = 1, .waiting_a_user = SIZE_MAX};
 // How long before its deadline a call that waits for a dataset is answered.
 constexpr std::chrono::milliseconds kAnswerEarly(500);
+constexpr char kOpenFeed[] = "open a feed";
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
+// Of one user. gRPC keeps about five times as much.
+constexpr uint64_t kMaxUnreadAnswerBytes = uint64_t{16} << 20;
 
 // Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
@@ -63,6 +68,8 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
   const std::chrono::steady_clock::time_point deadline_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  friend class FeederService;
+  UserCounts::Counted unread_;  // the answer, until gRPC has passed it on
 };
 
 struct FeederService::Opening {
@@ -76,6 +83,33 @@ struct FeederService::Opening {
 
 FeederService::FeederService(Parts parts)
     : parts_(std::move(parts)), calls_(kCalls, "call"), status_calls_(kStatusCalls, "status") {}
+
+std::optional<Caller> FeederService::FindCaller(const grpc::CallbackServerContext& context, Call& call,
+                                                const char* what) const {
+  Result<Caller> caller = parts_.callers.Find(context, what);
+  if (caller.ok()) return *std::move(caller);
+  parts_.refusals.CountRequest(context.peer(), caller.status());
+  call.Fail(caller.status());
+  return std::nullopt;
+}
+
+Status FeederService::CheckUnread(const Caller& caller, const char* what) const {
+  const uint64_t unread = unread_.Of(caller.peer.uid);
+  if (unread <= kMaxUnreadAnswerBytes) return OkStatus();
+  return ResourceExhausted(std::string(what) + ": " + ByteSize(unread) +
+                           " of answers to calls of this user have not been read, and " +
+                           ByteSize(kMaxUnreadAnswerBytes) + " may wait; read them, or end the calls");
+}
+
+void FeederService::Answer(const Caller& caller, Call& call, const char* what,
+                           google::protobuf::Message& answer) {
+  if (const Status unread = CheckUnread(caller, what); !unread.ok()) {
+    answer.Clear();
+    return Refuse(caller, call, unread);
+  }
+  call.unread_ = unread_.Add(caller.peer.uid, answer.ByteSizeLong());
+  call.Finish(grpc::Status::OK);
+}
 
 void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
   if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(caller), error);
@@ -92,17 +126,12 @@ void FeederService::Queue(const Caller& caller, Call& call, const char* what, st
 grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
                                                   const v1::OpenFeedRequest* request,
                                                   v1::OpenFeedResponse* response) {
-  static constexpr char kWhat[] = "open a feed";
   auto* const call = new Call(*context);
-  Result<Caller> caller = parts_.callers.Find(*context, kWhat);
-  if (!caller.ok()) {
-    parts_.refusals.CountRequest(context->peer(), caller.status());
-    call->Fail(caller.status());
-    return call;
-  }
+  std::optional<Caller> caller = FindCaller(*context, *call, kOpenFeed);
+  if (!caller) return call;
   const auto opening =
       std::make_shared<Opening>(Opening{*std::move(caller), *call, *request, *response, TraceIdOf(*context)});
-  Queue(opening->caller, *call, kWhat, [this, opening] { Begin(opening); });
+  Queue(opening->caller, *call, kOpenFeed, [this, opening] { Begin(opening); });
   return call;
 }
 
@@ -144,7 +173,7 @@ void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
                                const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
                                if (!dataset.ok())
                                  return Refuse(opening->caller, opening->call, dataset.status());
-                               Queue(opening->caller, opening->call, "open a feed",
+                               Queue(opening->caller, opening->call, kOpenFeed,
                                      [this, opening, dataset = *dataset] { Open(opening, dataset); });
                              });
 }
@@ -155,6 +184,7 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
   const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
   const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
   if (opening->call.cancelled()) return refuse(cancelled);
+  if (const Status unread = CheckUnread(opening->caller, kOpenFeed); !unread.ok()) return refuse(unread);
   Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
@@ -170,18 +200,22 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
     opening->response.set_end_first(true);
   }
   // The daemon may exit after an answer, so nothing here holds the session any more.
-  opening->call.Finish(grpc::Status::OK);
+  Answer(opening->caller, opening->call, kOpenFeed, opening->response);
 }
 
 grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,
                                                         const v1::InviteProducerRequest* request,
                                                         v1::ProducerInvitation* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Caller> caller = parts_.callers.Find(*context, "invite a producer");
-  const Status invited = caller.ok() ? Invite(*caller, *request, *response) : caller.status();
-  if (!invited.ok()) parts_.refusals.CountRequest(caller.ok() ? Describe(*caller) : context->peer(), invited);
-  reactor->Finish(ToGrpc(invited));
-  return reactor;
+  static constexpr char kWhat[] = "invite a producer";
+  auto* const call = new Call(*context);
+  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  if (!caller) return call;
+  if (const Status invited = Invite(*caller, *request, *response); !invited.ok()) {
+    Refuse(*caller, *call, invited);
+  } else {
+    Answer(*caller, *call, kWhat, *response);
+  }
+  return call;
 }
 
 Status FeederService::Invite(const Caller& caller, const v1::InviteProducerRequest& request,
@@ -215,19 +249,15 @@ grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext
                                                      v1::BatcherInvitation* response) {
   static constexpr char kWhat[] = "join a batcher";
   auto* const call = new Call(*context);
-  const Result<Caller> caller = parts_.callers.Find(*context, kWhat);
-  if (!caller.ok()) {
-    parts_.refusals.CountRequest(context->peer(), caller.status());
-    call->Fail(caller.status());
-    return call;
-  }
+  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  if (!caller) return call;
   // It allocates memory.
   Queue(*caller, *call, kWhat, [this, caller = *caller, call, request, response] {
     const Status joined = call->cancelled()
                               ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
                               : Join(caller, *request, *response);
     if (!joined.ok()) return Refuse(caller, *call, joined);
-    call->Finish(grpc::Status::OK);
+    Answer(caller, *call, kWhat, *response);
   });
   return call;
 }
@@ -249,14 +279,16 @@ Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& r
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* /*request*/,
                                                    v1::GetStatusResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Caller> caller = parts_.callers.Find(*context, "get the status");
-  const bool taken = status_calls_.Submit(caller.ok() ? caller->peer.uid : kRemoteUser, [=, this] {
+  static constexpr char kWhat[] = "get the status";
+  auto* const call = new Call(*context);
+  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  if (!caller) return call;
+  const bool taken = status_calls_.Submit(caller->peer.uid, [this, caller = *caller, call, response] {
     FillStatus(parts_.snapshot(), *response);
-    reactor->Finish(grpc::Status::OK);
+    Answer(caller, *call, kWhat, *response);
   });
-  if (!taken) reactor->Finish(ToGrpc(Unavailable("get the status: the daemon is stopping")));
-  return reactor;
+  if (!taken) call->Finish(ToGrpc(Unavailable("get the status: the daemon is stopping")));
+  return call;
 }
 
 // Asks for all datasets at once, so that one on hung storage does not delay the others. Lists have a dataset
@@ -264,19 +296,18 @@ grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
                                                       const v1::ListDatasetsRequest* /*request*/,
                                                       v1::ListDatasetsResponse* response) {
+  static constexpr char kWhat[] = "list the datasets";
   auto* const call = new Call(*context);
-  const Result<Caller> caller = parts_.callers.Find(*context, "list the datasets");
-  if (!caller.ok()) {
-    parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + caller.status().ToString());
-    call->Fail(caller.status());
-    return call;
-  }
+  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  if (!caller) return call;
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
   for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
-  const auto done = [left, call] {
-    if (--*left == 0) call->Finish(call->cancelled() ? grpc::Status::CANCELLED : grpc::Status::OK);
+  const auto done = [this, left, call, caller = *caller, response] {
+    if (--*left != 0) return;
+    if (call->cancelled()) return call->Finish(grpc::Status::CANCELLED);
+    Answer(caller, *call, kWhat, *response);
   };
   std::vector<DatasetSpec> specs;
   for (const auto& [name, configured] : options->named) {  // adds every entry before any is filled

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "server/dataset/dataset_cache.h"
 #include "server/metrics/snapshot.h"
 #include "server/net/refusals.h"
+#include "server/net/user_counts.h"
 #include "server/rpc/call_queue.h"
 #include "server/rpc/callers.h"
 #include "server/rpc/dataset_opener.h"
@@ -59,6 +61,13 @@ class FeederService final : public v1::Feeder::CallbackService {
   class Call;      // answered later
   struct Opening;  // an OpenFeed call until it is answered
 
+  // Returns who makes the call. Null: it is refused, and finished.
+  std::optional<Caller> FindCaller(const grpc::CallbackServerContext& context, Call& call,
+                                   const char* what) const;
+  // kResourceExhausted if the caller's user has too many answers that were not read.
+  Status CheckUnread(const Caller& caller, const char* what) const;
+  // Finishes the call with this answer, or as CheckUnread.
+  void Answer(const Caller& caller, Call& call, const char* what, google::protobuf::Message& answer);
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
   void Refuse(const Caller& caller, Call& call, const Status& error) const;
@@ -75,6 +84,7 @@ class FeederService final : public v1::Feeder::CallbackService {
   void Open(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
 
   const Parts parts_;
+  UserCounts unread_;  // bytes of answers that gRPC has not passed on
   CallQueue calls_;
   CallQueue status_calls_;  // guarded connections bound how many wait
 };

@@ -15,7 +15,7 @@ import pytest
 from conftest import BUILD
 from daemon_process import Daemon
 from deaf_caller import PREFACE, h2_frame, many_calls
-from raw_client import Client, connect, messages, open_feed, request_for
+from raw_client import SERVICE, Client, connect, messages, open_feed, request_for
 from withstand.hardship import eventually, read_status
 
 ROW = 64 << 10
@@ -141,13 +141,29 @@ def test_open_calls_of_a_user_are_bounded(start):
 def test_requests_of_open_calls_are_bounded(start):
     daemon = start()
     begin = many_calls(1, "/grpc.health.v1.Health/Watch")[:-14]  # without its message
-    message = b"\0" + struct.pack(">I", 1 << 20) + bytes(59_995)  # the rest never comes
+    message = b"\0" + struct.pack(">I", 256 << 10) + bytes(59_995)  # the rest never comes
     frames = b"".join(h2_frame(0, 0, 1, message[at : at + 15_000]) for at in range(0, len(message), 15_000))
     with contextlib.ExitStack() as stack:
-        for _ in range(300):  # 18 MB
+        for _ in range(100):  # 6 MB
             held = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
             held.sendall(begin + frames)
-        eventually("it was told", lambda: "the open calls of one user have requests of more than 16777216 bytes" in daemon.log())
+        eventually("it was told", lambda: "the open calls of one user have requests of more than 4194304 bytes" in daemon.log())
+    eventually("the user is served again", lambda: is_served(daemon))
+
+
+def test_answers_that_nobody_reads_are_bounded(start, tmp_path):
+    (tmp_path / "long.jsonl").write_text("".join(f'{{"x": {row}, "label": "{row:04}{"c" * 4000}"}}\n' for row in range(1000)))  # 4 MB of class names
+    (tmp_path / "c.toml").write_text(f'[datasets.long]\npath = "{tmp_path}/long.jsonl"\n')
+    daemon = start("--config", str(tmp_path / "c.toml"))
+    refused = 'pinfeed_refused_requests_total{code="RESOURCE_EXHAUSTED"} '
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            deaf = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
+            deaf.sendall(many_calls(1, SERVICE + "ListDatasets"))
+        eventually("the others of the 20 were refused", lambda: refused + "15\n" in daemon.http("/metrics")[1])
+        assert "list the datasets: 19.1 MiB of answers to calls of this user have not been read, and 16 MiB may wait" in daemon.log()
+        with pytest.raises(pinfeed.Error, match="get the status: 19.1 MiB of answers"):
+            read_status(daemon.address)
     eventually("the user is served again", lambda: is_served(daemon))
 
 
@@ -182,7 +198,7 @@ def test_large_requests_pass_whole(start, spec):
     daemon = start()
     for _ in range(50):  # more than is saved up: the later ones wait for their turns
         with pytest.raises(grpc.RpcError) as refused:
-            open_feed(daemon.address, request_for(spec(), client_name="x" * 500_000))
+            open_feed(daemon.address, request_for(spec(), client_name="x" * 200_000))
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "client_name" in refused.value.details()
 
 
