@@ -6,6 +6,7 @@ Long because: each kind of sample that may have images is a test, beside the sam
 
 import collections
 import io
+import itertools
 import os
 import pathlib
 import pickle
@@ -169,6 +170,16 @@ def test_an_iterable_dataset_has_images(photos):
     assert all_same(*epochs)
     assert sorted(index for batch in epochs[0] for index in batch[1].tolist()) == list(range(COUNT))
     assert {batch[0].shape[1:] for batch in epochs[0]} == {(3, 24, 24)}
+
+
+@pytest.mark.parametrize("of_worker", [(0, 8), (1, 8), (8, 0)])
+def test_a_worker_without_a_batch_says_nothing_of_the_others(photos, of_worker):
+    class Some(Stream):
+        def __iter__(self):
+            return itertools.islice(super().__iter__(), of_worker[torch.utils.data.get_worker_info().id])
+
+    batches = list(pinfeed.DataLoader(Some(Photos(photos, by_path)), 4, num_workers=2, drop_last=True, transforms=RANDOM, multiprocessing_context="fork"))
+    assert [batch[0].shape for batch in batches] == [(4, 3, 24, 24)] * 2
 
 
 def test_a_state_continues_with_the_same_images(photos):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first batch of a feed, which says how large its slots are.
 
-In: the batch's number. Out: its size, from the first worker that has made it, or the exception that it raised.
+In: the batch's number. Out: its size, from the first worker that has made it, or what it has in its place: an exception, or the end of its data.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FirstBatch:
         self._number = number  # not before: a signal handler may raise
 
     def take(self, number: int) -> Optional[Tuple[Any, ...]]:
-        """Returns ("measured", generation, number, bytes, structure), or ("failed", generation, number, memory) with the
-        memory of an exception. None after `timeout` seconds; it may be called again. Raises RuntimeError if workers keep
+        """Returns ("measured", generation, number, bytes, structure), or ("instead", generation, number, memory) with the
+        memory of an exception or `END`. None after `timeout` seconds; it may be called again. Raises RuntimeError if workers keep
         dying.
         """
         if number != self._number:

@@ -143,6 +143,7 @@ class WorkerIterator(LoaderIterator):
                     "continue from a state_dict(), or begin another epoch",
                 )
             if self._drawn[1][0] is _NO_MORE:
+                self._epoch.drawn.all = True
                 self._log.append_end()
             else:
                 self._epoch.drawn.add(number, self._drawn[1][0])
@@ -397,7 +398,7 @@ class WorkerIterator(LoaderIterator):
         self._feed = self._supervisor = None
 
     def _measure(self) -> "Optional[_Received]":
-        """Opens the feed when a worker has computed the next batch. Returns its exception instead if it raised one."""
+        """Opens the feed when a worker has computed the next batch. Returns what it has instead, if it has none."""
         loader = self._loader
         try:
             message = self._first_batch.take(self._number)
@@ -406,7 +407,7 @@ class WorkerIterator(LoaderIterator):
             raise
         if message is None:
             raise self._late()
-        if message[0] == "failed":
+        if message[0] == "instead":
             return self._read(_flat(bytearray(message[3])))
         loader._structure = message[4]
         first: Totals = message[5]

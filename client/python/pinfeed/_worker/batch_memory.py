@@ -191,9 +191,9 @@ class BatchWriter:
         return self._memory is None
 
     @property
-    def failed(self) -> bool:
-        """Whether it is finished with an exception."""
-        return self._kind == _EXCEPTION
+    def has_batch(self) -> bool:
+        """Whether it is finished with a batch, and not with what stands for one."""
+        return self._kind == _BATCH
 
     def finish_end(self) -> int:
         """Writes that the worker has no more data: `read_batch` returns `END`. Returns the number of bytes."""

@@ -8,7 +8,7 @@ first batch that is wanted, and `state` where the worker's lane continues; ("mea
 batch in private memory; ("feed", generation, invitation, first, encoded): fill batches of the feed until it hangs up, where the
 feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end",): the epoch is over, and another one may follow; ("exit",).
 
-The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed", generation, batch, memory) with
+The worker answers ("measured", generation, batch, bytes, structure, images), or ("instead", generation, batch, memory) with
 the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", state) with
 where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
 and then the descriptor of memory of the daemon's with that batch.
@@ -260,9 +260,9 @@ class Worker:
                 writer.finish_error(error, worker=self._number)
             self._prepared[batch] = writer
         memory = bytearray(writer.needed)
-        if writer.failed:
+        if not writer.has_batch:
             writer.replay(memoryview(memory))
-            return "failed", generation, batch, bytes(memory)
+            return "instead", generation, batch, bytes(memory)
         return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
