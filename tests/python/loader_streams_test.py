@@ -18,7 +18,7 @@ from loader_datasets import values  # noqa: E402
 from loader_rollback_test import OnceInBody  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._loader import produced_feed, worker_pool  # noqa: E402
+from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("feeds")
 
@@ -326,6 +326,36 @@ def test_an_interrupt_while_an_epoch_ends_leaves_nothing_behind(persistent, monk
     del batches
     gc.collect()
     assert not any(thread.name == "pinfeed-workers" for thread in threading.enumerate())
+
+
+def test_an_interrupt_while_the_supervisor_ends_leaves_no_thread(monkeypatch):
+    join, run, start = threading.Thread.join, supervisor.Supervisor._run, supervisor.Supervisor.start
+    ended, may_end, alive = [], threading.Event(), []
+
+    def interrupted(thread, *arguments):
+        if thread.name == "pinfeed-workers":
+            ended.append(thread)
+            if len(ended) == 1:
+                raise KeyboardInterrupt
+            may_end.set()
+        return join(thread, *arguments)
+
+    def slow_to_end(served):
+        run(served)
+        may_end.wait(30)
+
+    def recorded(served):
+        alive.append([thread.is_alive() for thread in ended])
+        start(served)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    monkeypatch.setattr(supervisor.Supervisor, "_run", slow_to_end)
+    monkeypatch.setattr(supervisor.Supervisor, "start", recorded)
+    batches = loader(range(8), num_workers=2, persistent_workers=True, timeout=30)
+    with pytest.raises(KeyboardInterrupt):
+        values(batches)
+    assert values(batches) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert alive[0] == [] and alive[1] and not any(alive[1])
 
 
 def test_the_garbage_collector_finalises_no_pipe_before_its_pool():

@@ -60,10 +60,9 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread. May be called twice."""
+        """Ends the thread. May be called twice, and again after a signal handler has interrupted it."""
         if self._stopped:
             return
-        self._stopped = True
         if self._close_wake.alive:  # otherwise the garbage collector has closed it, and the descriptor may be another file's
             os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
         if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
@@ -72,6 +71,7 @@ class Supervisor:
             self._close_wake()
         self.one_offs.close()
         self.pass_on_warnings()
+        self._stopped = True
 
     def pass_on_warnings(self) -> None:
         """Logs what the thread has had to say since."""
