@@ -21,10 +21,10 @@ from .._base.errors import Code, Error
 from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
-from .._worker.epoch_state import Epoch, Order, check_state
+from .._worker.epoch_state import Drawn, Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, state_of
 from .._worker.index_log import MAX_IN_FLIGHT
-from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between
+from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between, saved_unknown_stream
 from .._worker.rows import rows_of
 from .._worker.worker import Job
 from .arguments import check_order, check_workers, context_of, warn_of_many_workers
@@ -123,6 +123,7 @@ class DataLoader(Generic[_Batch]):
     _capacity: int  # of a batch, once known; else 0
     _most_slots: int  # for which the daemon had memory
     _warned_of_size: bool  # a batch did not fit into a slot
+    _warned_of_state: bool  # the dataset's is not part of the loader's
     _structure: str  # of a batch, once known, if others share it
     _max_batch_bytes: int  # 0: what the first batch needs
     _retry_after: float  # 0: never
@@ -132,6 +133,7 @@ class DataLoader(Generic[_Batch]):
     _address: Optional[str]
     _ordinal: int  # of the GPU that gets the batches; -1: the host
     _len_called: Optional[int]
+    _stream_left: bool  # an iterable dataset in this process was left before its end: it may begin anew, or go on
     __initialized = False
 
     def __init__(
@@ -240,14 +242,17 @@ class DataLoader(Generic[_Batch]):
         self._capacity = self._max_batch_bytes
         self._most_slots = MAX_SLOTS
         self._warned_of_size = False
+        self._warned_of_state = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._structure = ""
         self._epochs = 0
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
+        self._drawn: Optional[Drawn] = None  # of the sampler, in the latest epoch
         # The state of an iterable dataset that may tell of another one until its next epoch, and what it tells, pickled.
         self._begun_again: Optional[Tuple[Any, bytes]] = None
+        self._stream_left = False
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
@@ -349,7 +354,7 @@ class DataLoader(Generic[_Batch]):
             self._pool.stop()  # its workers stand elsewhere
         self._starts()  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
-            epoch = order.resume(state)  # if it raises, the state stays
+            epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
             self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
         else:
             if state is not None:
@@ -357,9 +362,10 @@ class DataLoader(Generic[_Batch]):
                 if self.persistent_workers and "repeat" in state:
                     self._repeat, self._base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)
-            epoch = order.begin(self._repeat, self._base_seed, lanes)
+            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, self._drawn)
             self._base_seed = epoch.base_seed
-        self._loaded = self._left = self._begun_again = None
+        self._loaded = self._left = None
+        self._drawn = epoch.drawn
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
         return epoch
@@ -410,8 +416,15 @@ class DataLoader(Generic[_Batch]):
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position, for a checkpoint: after the last batch yielded, also of an epoch that was left before its
-        end, or between two epochs. Datasets are not part of it.
+        end, or between two epochs. Datasets with `__getitem__` are not part of it.
         """
+        if self._kind is not Kind.ITERABLE and has_state(self.dataset) and not self._warned_of_state:
+            self._warned_of_state = True
+            warnings.warn(
+                "DataLoader.state_dict: the dataset has a state_dict of its own, which is not part of this state: workers load its samples in no fixed order, "
+                "each with its own copy. If its samples depend on what was loaded before, save and load its state beside this one, with num_workers=0",
+                stacklevel=2,
+            )
         if self._loaded is not None:
             return self._loaded
         running = self._running()
@@ -423,11 +436,19 @@ class DataLoader(Generic[_Batch]):
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:
-            of_dataset = state_of(self.dataset)
-            if self._begun_again is not None and self._begun_again[1] == pickle.dumps(of_dataset):
-                of_dataset = self._begun_again[0]
-            lanes = None if of_dataset is None else saved_stream_between(of_dataset)
+            lanes = self._stream_between()
         return self._order().state_between(self._repeat, self._base_seed, lanes)
+
+    def _stream_between(self) -> Optional[Dict[str, Any]]:
+        """Returns what a state has of an iterable dataset in this process that is to begin an epoch. None: it has no state."""
+        of_dataset = state_of(self.dataset)
+        if of_dataset is None:
+            return None
+        if self._stream_left:
+            return saved_unknown_stream()
+        if self._begun_again is not None and self._begun_again[1] == pickle.dumps(of_dataset):
+            of_dataset = self._begun_again[0]
+        return saved_stream_between(of_dataset)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without

@@ -6,6 +6,7 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import threading
@@ -127,10 +128,17 @@ class SingleIterator(LoaderIterator):
         self._numbered = zip(epoch.indices, itertools.count(epoch.first))
         if loader._ordinal >= 0:
             self._finish = mover(loader._ordinal)
+        self._draws_order = epoch.start.get("first_draw", "drawn") is None  # for the first batch
         self._stream: Optional[IterableFetcher] = None
+        self._unread: Optional[Dict[str, Any]] = None  # what a state has of the dataset before its first sample
         if loader._kind is Kind.ITERABLE:
             if not epoch.first:
                 epoch.start["stream"] = global_states()
+            self._unread = epoch.lanes
+            if epoch.lanes is None and not epoch.first:
+                with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
+                    self._unread = loader._stream_between()
+            loader._begun_again = None
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
 
@@ -150,7 +158,7 @@ class SingleIterator(LoaderIterator):
         try:
             set_global_states(start.get("stream", before))
             stream = self._open()
-            set_global_states(start.get("first_draw", before))
+            set_global_states(start.get("first_draw") or before)
             stream.fetch(self._loader.batch_size or 1)
             drawn = pickle.dumps(global_states())
             for _ in range(1, first):
@@ -179,14 +187,20 @@ class SingleIterator(LoaderIterator):
         self._stream = None  # a generator ends here, and may change the dataset
 
     def state_dict(self) -> Dict[str, Any]:
+        if self._unread is not None:
+            return self._epoch.state(self._yielded, self._unread)
         stream = None if self._stream is None else self._stream.state()
         return self._epoch.state(self._yielded, None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
-        if self._epoch.first == self._epoch.drawn.batches == 0:
+        if self._draws_order and not self._epoch.drawn.batches:
             # Samplers draw their order for the first batch. Unlike workers' loaders, this one asks for it only when the trainer does.
             self._epoch.start["first_draw"] = global_states()
-        indices, number = next(self._numbered)
+        try:
+            indices, number = next(self._numbered)
+        except StopIteration:
+            self._epoch.drawn.all = True
+            raise
         self._epoch.drawn.add(number, indices)
         try:
             batch = self._load(indices)
@@ -199,11 +213,19 @@ class SingleIterator(LoaderIterator):
         self._check_length()
         return batch
 
+    def _fetch(self, stream: IterableFetcher) -> Any:
+        self._unread = None
+        self._loader._stream_left = True
+        try:
+            return stream.fetch(self._loader.batch_size or 1)
+        finally:
+            self._loader._stream_left = not stream.ended
+
     def _load(self, indices: Any) -> Any:
         if self._stream is None:
             samples = load(self._recipe, indices)
         else:
-            samples = self._stream.fetch(self._loader.batch_size or 1)
+            samples = self._fetch(self._stream)
             self._yielded += 1  # though the rest may raise: the dataset has gone on
         refuse_encoded(samples, self._recipe.batched)
         try:

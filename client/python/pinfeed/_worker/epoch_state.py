@@ -12,12 +12,13 @@ import contextlib
 import copy
 import hashlib
 import itertools
+import operator
 import warnings
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, InvalidArgumentError
-from .fetch import only_next
+from .fetch import has_state, only_next
 from .seeding import draw_base_seed, global_states, mix, set_global_states
 
 VERSION = 1
@@ -39,6 +40,7 @@ class Drawn:
 
     def __init__(self) -> None:
         self._hashes: "collections.deque[Tuple[int, Optional[str]]]" = collections.deque([(0, "")], self._KEPT)  # after 0, 1, ... batches
+        self.all = False  # it has no more
 
     @property
     def batches(self) -> int:
@@ -84,10 +86,21 @@ class Epoch(NamedTuple):
             "batches": batches,
             "base_seed": self.base_seed,
             "repeat": self.repeat,
-            "start": self.start,
+            "start": dict(self.start),  # iterators add to it
             "indices": self.drawn.after(batches),
             "lanes": lanes,
         }
+
+
+class _IfNone:
+    """The indices of a sampler, if none were given so far."""
+
+    def __init__(self, sampler: Any, given: "itertools.count[int]") -> None:
+        self._sampler = sampler
+        self._given = given
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(()) if next(self._given) else only_next(iter(self._sampler))
 
 
 class Order:
@@ -117,13 +130,13 @@ class Order:
             if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
                 self._generators[name] = each
         self._samplers: Dict[str, Any] = {}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
-                self._samplers[name] = each
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+            if has_state(each) and not any(each is other for other in self._samplers.values()) and not (name == "inner_sampler" and self._samplers):
+                self._samplers[name] = each  # a batch sampler with a state answers for the one inside
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
         self._by_epoch: Dict[str, Any] = {}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            known = any(each is other for other in (*self._samplers.values(), *self._by_epoch.values()))
+            known = any(each is other for other in self._by_epoch.values())
             if not known and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
                 self._by_epoch[name] = each
         self.arguments = {
@@ -133,13 +146,19 @@ class Order:
             "samples": None if _in_order(sampler if batch_sampler is None else inner) else samples,
             "random_numbers": random_numbers,
         }
+        self._restored = False  # samplers got a state
 
-    def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None) -> Epoch:
-        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
+    def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None, lazy: bool = False, before: Optional[Drawn] = None) -> Epoch:
+        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`. `lazy`: the sampler is asked only when the trainer asks for a batch, who sets
+        "first_draw" of the start then. `before`: of the loader's epoch before.
+        """
         start = self._capture()
+        start["left_early"] = before is not None and not before.all
         start["global"] = global_states()
         start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
-        iterator = only_next(iter(self._index_sampler))
+        if lazy:
+            start["first_draw"] = None
+        iterator = self._iterate()
         return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes)
 
     def state_between(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]]) -> Dict[str, Any]:
@@ -150,32 +169,59 @@ class Order:
         """Makes the next epoch the one that a state between two epochs was followed by."""
         self._restore(state["start"])
 
-    def resume(self, state: Dict[str, Any]) -> Epoch:
+    def resume(self, state: Dict[str, Any], lazy: bool = False) -> Epoch:
         """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
-        as before.
+        as before. `lazy`: as for `begin`.
         """
-        start, batches, drawn = dict(state["start"]), state["batches"], Drawn()  # a copy: iterators add to it
+        start = dict(state["start"])  # a copy: iterators add to it
         before = global_states()
         for name, epoch in start.get("epochs", {}).items():
             if name in self._by_epoch:
                 self._by_epoch[name].set_epoch(epoch)
         self._restore(start)
         try:
-            set_global_states(start["global"])
-            iterator = only_next(iter(self._index_sampler))
-            if not state["repeat"]:
-                draw_base_seed(self._generator)
-            if "first_draw" in start:
-                set_global_states(start["first_draw"])
-            for number, indices in enumerate(itertools.islice(iterator, batches)):
-                drawn.add(number, indices)
-            _check_drawn(state, drawn)
-            # Samplers draw their order for the first index: that draw, too, is from the state's generators.
-            following = next(iterator, _NOTHING)
+            try:
+                rest, drawn = self._replay(state)
+            except InvalidArgumentError:
+                if not self._restored:
+                    raise
+                # The state may have been one of a position, which is not where an epoch begins that follows one left early.
+                self._restore_generators(start)
+                rest, drawn = self._replay(state)
         finally:
             set_global_states(before)
-        rest = iter(()) if following is _NOTHING else itertools.chain([following], iterator)
-        return Epoch(rest, batches, state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
+        if start.get("first_draw", before) is None and not lazy:  # now
+            start["first_draw"] = before
+        return Epoch(rest, state["batches"], state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
+
+    def _replay(self, state: Dict[str, Any]) -> Tuple[Iterator[Any], Drawn]:
+        """Returns the batches behind those that were yielded, and what the sampler gave for these. Raises InvalidArgumentError if they were others."""
+        start, batches, drawn = state["start"], state["batches"], Drawn()
+        set_global_states(start["global"])
+        iterator = self._iterate()
+        if not state["repeat"]:
+            draw_base_seed(self._generator)
+        first_draw = start.get("first_draw", _NOTHING)
+        if first_draw is None:  # as yet the sampler has not been asked
+            return iterator, drawn
+        if first_draw is not _NOTHING:
+            set_global_states(first_draw)
+        if not batches:  # samplers draw their order for the first index: that draw is from the state's generators
+            following = list(itertools.islice(iterator, 1))
+            return itertools.chain(following, iterator), drawn
+        for number, indices in enumerate(itertools.islice(iterator, batches)):
+            drawn.add(number, indices)
+        _check_drawn(state, drawn)
+        return iterator, drawn
+
+    def _iterate(self) -> Iterator[Any]:
+        """Returns the indices of an epoch. A sampler with the state from an epoch's end may end that one first, and give none: it is asked again."""
+        indices = only_next(iter(self._index_sampler))
+        if not self._restored:
+            return indices
+        given = itertools.count()  # zip counts none behind the last
+        first = map(operator.itemgetter(0), zip(indices, given))
+        return itertools.chain.from_iterable([first, _IfNone(self._index_sampler, given)])
 
     def _capture(self) -> Dict[str, Any]:
         return {
@@ -187,7 +233,11 @@ class Order:
     def _restore(self, start: Dict[str, Any]) -> None:
         for name, sampler in self._samplers.items():
             if name in start["samplers"]:
+                self._restored = True
                 sampler.load_state_dict(copy.deepcopy(start["samplers"][name]))
+        self._restore_generators(start)
+
+    def _restore_generators(self, start: Dict[str, Any]) -> None:
         for name, generator in self._generators.items():
             if name in start["generators"]:
                 _set_state(generator, start["generators"][name])
@@ -213,6 +263,12 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
     if state["running"]:
         _compare(state["start"].get("arguments", {}), order.arguments)
+        if state["start"].get("left_early") and state["start"]["samplers"] and not state.get("indices"):  # no batch, or keys that are no numbers
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                "the state is from an epoch that followed one left early, and has no batch of it by which to tell whether the sampler's state is where that "
+                "epoch began, or a position in the one before: samples could be missing. Take a state behind a batch",
+            )
     return dict(state)
 
 

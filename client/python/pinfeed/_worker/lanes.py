@@ -169,6 +169,11 @@ def saved_stream_between(of_dataset: Any) -> Dict[str, Any]:
     return saved_stream((_BEFORE_EPOCH, of_dataset))
 
 
+def saved_unknown_stream() -> Dict[str, Any]:
+    """Returns what a state of a loader without workers keeps if nothing tells where its dataset is to begin."""
+    return {"workers": 0, "stream": b""}
+
+
 def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> Tuple[IterableFetcher, Any]:
     """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. If the stream has
     ended, the dataset's state follows.
@@ -193,6 +198,12 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
     """
     if saved is None:
         return
+    if saved.get("stream") == b"":
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT,
+            "the state was taken before the first batch of an epoch, and nothing tells where the dataset had begun it, because the epoch before was left "
+            "early: samples could be missing or come twice. Take a state behind a batch",
+        )
     if any(state is not None and not state[1] for state in saved.get("states", [])):
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT,
