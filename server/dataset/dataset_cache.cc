@@ -14,6 +14,9 @@ namespace pinfeed {
 
 namespace {
 
+// Of a dataset that changes while it is opened. One that changes all the time is used as it is.
+constexpr int kOpens = 3;
+
 // A reload of the configuration may give the name another path.
 DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
   spec.path = resolved.path;
@@ -133,22 +136,33 @@ std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const Dataset
 }
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
-  const int64_t now = UnixNanoseconds();
-  ASSIGN_OR_RETURN(const Key key, Resolve(spec));
-  {
-    std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr);
-    if (open != nullptr && open->IsCurrent()) return open;
-    ForgetEarlier(key, open);
+  int64_t now = UnixNanoseconds();
+  ASSIGN_OR_RETURN(Key key, Resolve(spec));
+  for (int tries = 1;; ++tries) {
+    {
+      std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr);
+      if (open != nullptr && open->IsCurrent()) return open;
+      ForgetEarlier(key, open);
+    }
+    Result<std::shared_ptr<const Dataset>> made = open_(key.spec, key.roots);
+    if (made.status().code() == Code::kResourceExhausted && DropUnused()) {
+      return Status(Code::kResourceExhausted,
+                    made.status().message() + "; datasets without feeds are being closed: try again",
+                    made.status().native_error());
+    }
+    const int64_t opened_at = UnixNanoseconds();
+    Result<Key> after = Resolve(spec);
+    const bool same = after.ok() && *after == key;
+    // Another folder may have taken its place meanwhile, so that some of its files are of the one before.
+    if (!same && after.ok() && tries < kOpens) {
+      key = *std::move(after);
+      now = opened_at;
+      continue;
+    }
+    ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, std::move(made));
+    opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
+    return same && IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;
   }
-  Result<std::shared_ptr<const Dataset>> made = open_(key.spec, key.roots);
-  if (made.status().code() == Code::kResourceExhausted && DropUnused()) {
-    return Status(Code::kResourceExhausted,
-                  made.status().message() + "; datasets without feeds are being closed: try again",
-                  made.status().native_error());
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, std::move(made));
-  opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
-  return IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;
 }
 
 }  // namespace pinfeed

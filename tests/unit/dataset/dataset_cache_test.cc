@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: it tests one class, by one fixture.
 #include "server/dataset/dataset_cache.h"
 
 #include <dirent.h>
@@ -163,6 +164,39 @@ TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {
   WriteRows("versions/a.npy", 6);
   ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
   EXPECT_EQ(changed->info().samples, 6U);
+}
+
+TEST_F(DatasetCacheTest, WhatChangesWhileItIsOpenedIsOpenedAgain) {
+  WriteRows("releases/1/a.npy", 5);
+  WriteRows("releases/2/a.npy", 6);
+  int release = 2;
+  const auto change = [&] {
+    release = 3 - release;
+    std::filesystem::create_directory_symlink("releases/" + std::to_string(release), directory_ / "next");
+    std::filesystem::rename(directory_ / "next", directory_ / "current");
+  };
+  change();
+  LetTimesSettle();
+  int opens = 0;
+  bool always = false;
+  DatasetCache cache(Options(8), nullptr, [&](const DatasetSpec& spec, const auto& roots) {
+    if (opens++ == 0 || always) change();  // after the cache has looked at it
+    return OpenDataset(spec, roots);
+  });
+  const DatasetSpec spec = Path((directory_ / "current").string());
+  ASSERT_OK_AND_ASSIGN(auto second, cache.Open(kUser, spec));
+  EXPECT_EQ(second->info().samples, 6U);
+  EXPECT_EQ(opens, 2);
+  change();
+  ASSERT_OK_AND_ASSIGN(auto first, cache.Open(kUser, spec));
+  EXPECT_EQ(first->info().samples, 5U) << "the first one's place has the second one's rows";
+  always = true;
+  cache.Clear();
+  first.reset();
+  second.reset();
+  opens = 0;
+  EXPECT_OK(cache.Open(kUser, spec));
+  EXPECT_EQ(opens, 3) << "one that changes all the time";
 }
 
 TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
