@@ -209,3 +209,194 @@ def test_a_state_before_the_first_batch_of_a_stream_that_was_left_early_is_refus
         loader.load_state_dict(saved(loader))
     next(iterator)
     loader.load_state_dict(saved(loader))
+
+
+class EndsEarly:
+    """A batch sampler of two batches, whose sampler has more."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        indices = iter(self.sampler)
+        for _ in range(2):
+            yield list(itertools.islice(indices, 4))
+
+
+class RestartsBehind(torch.utils.data.Sampler):
+    """Its position is its own, and begins anew when its generator ends, however it does."""
+
+    at = 0
+
+    def __init__(self):
+        super().__init__(None)
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        try:
+            while self.at < 12:
+                self.at += 1
+                yield self.at - 1
+        finally:
+            self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Keys:
+    """Twelve samples, by texts."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, key):
+        return int(key[1:])
+
+
+class KeySampler(CountingSampler):
+    def __iter__(self):
+        return (f"k{index}" for index in super().__iter__())
+
+
+def test_an_iterator_that_was_not_used_costs_no_epoch():
+    """Behind a state from an epoch's end: the sampler's first answer, which is none, is still to come."""
+    sampler = PositionSampler()
+    loader = loader_of(sampler, False)
+    numbers(loader, sampler, 0)
+    other = PositionSampler()
+    resumed = loader_of(other, False)
+    resumed.load_state_dict(saved(loader))
+    other.set_epoch(1)
+    iter(resumed)
+    assert values(resumed) == numbers(loader, sampler, 1)
+
+
+def test_a_sampler_that_an_epoch_may_leave_in_the_middle_keeps_no_state_and_a_warning_says_so():
+    sampler = PositionSampler()
+    loader = pinfeed.DataLoader(range(96), batch_sampler=EndsEarly(sampler))
+    first = numbers(loader, sampler, 0)
+    with pytest.warns(UserWarning, match="the sampler inside the batch_sampler has a state_dict"):
+        state = saved(loader)
+    resumed = pinfeed.DataLoader(range(96), batch_sampler=EndsEarly(PositionSampler()))
+    resumed.load_state_dict(state)
+    assert values(resumed) == first == numbers(loader, sampler, 0)
+
+
+def test_the_end_of_one_try_does_not_move_the_sampler_of_the_next():
+    loader = pinfeed.DataLoader(range(12), 2, sampler=RestartsBehind())
+    left = iter(loader)
+    next(left), next(left)
+    iterator = iter(loader)
+    seen = next(iterator).tolist()
+    state, rest = saved(loader), values(iterator)
+    resumed = pinfeed.DataLoader(range(12), 2, sampler=RestartsBehind())
+    try:
+        resumed.load_state_dict(state)
+        assert values(resumed) == rest
+    except pinfeed.InvalidArgumentError as error:
+        assert "other samples" in str(error)
+    assert seen not in rest
+
+
+@pytest.mark.parametrize("left_early", [False, True])
+def test_keys_that_are_texts_are_compared_too(left_early):
+    def made():
+        return pinfeed.DataLoader(Keys(), 2, sampler=KeySampler())
+
+    loader = made()
+    if left_early:
+        next(iter(loader))
+    iterator = iter(loader)
+    next(iterator)
+    state, rest = saved(loader), values(iterator)
+    resumed = made()
+    resumed.load_state_dict(state)
+    assert values(resumed) == rest
+    assert state["indices"] is not None
+    state["indices"] = "0" * 16
+    with pytest.raises(pinfeed.InvalidArgumentError, match="other samples"):
+        resumed.load_state_dict(state)
+        iter(resumed)
+
+
+def test_a_sampler_without_its_state_is_left_alone():
+    class Base(CountingSampler):
+        def state_dict(self):
+            raise NotImplementedError
+
+    assert len(values(loader_of(Base(), True))) == len(values(loader_of(Base(), False))) == 3
+
+
+class HasGenerator(Once):
+    """Part of its state is a tensor."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "generator": torch.Generator().manual_seed(5).get_state()}
+
+
+def test_a_dataset_may_have_tensors_in_its_state():
+    loader = pinfeed.DataLoader(HasGenerator(), 2)
+    values(loader)
+    resumed, again = pinfeed.DataLoader(HasGenerator(), 2), pinfeed.DataLoader(HasGenerator(), 2)
+    resumed.load_state_dict(saved(loader))
+    iter(resumed)
+    iter(resumed)
+    again.load_state_dict(saved(resumed))
+    assert values(again) == values(loader) != []
+
+
+class FailsOnce(Once):
+    """Its files cannot be opened at first."""
+
+    fails = True
+
+    def __iter__(self):
+        if self.fails:
+            self.fails = False
+            raise OSError("not yet")
+        yield from super().__iter__()
+
+
+def test_an_error_before_the_first_sample_leaves_the_position():
+    whole = values(pinfeed.DataLoader(Once(), 2))
+    loader = pinfeed.DataLoader(Once(), 2)
+    next(iter(loader))
+    failing = FailsOnce()
+    resumed = pinfeed.DataLoader(failing, 2)
+    resumed.load_state_dict(saved(loader))
+    with pytest.raises(OSError, match="not yet"):
+        next(iter(resumed))
+    again = pinfeed.DataLoader(Once(), 2)
+    again.load_state_dict(saved(resumed))
+    assert values(again) == whole[1:]
+
+
+def test_a_dataset_that_was_looked_at_before_begins_where_it_would_have():
+    class Eager(Once):
+        def __iter__(self):
+            self.at = 0
+            return map(self.take, range(self.count))
+
+        def take(self, number):
+            self.at = number + 1
+            return number
+
+        def load_state_dict(self, state):
+            assert state["at"] == 0
+
+    dataset = Eager()
+    next(iter(dataset))
+    loader = pinfeed.DataLoader(dataset, 2)
+    iterator = iter(loader)
+    resumed = pinfeed.DataLoader(Eager(), 2)
+    resumed.load_state_dict(saved(loader))
+    assert values(resumed) == values(iterator) != []

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pickle
 import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
@@ -22,7 +21,7 @@ from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
-from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, state_of
+from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of
 from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between, saved_unknown_stream
 from .._worker.rows import rows_of
@@ -133,7 +132,7 @@ class DataLoader(Generic[_Batch]):
     _address: Optional[str]
     _ordinal: int  # of the GPU that gets the batches; -1: the host
     _len_called: Optional[int]
-    _stream_left: bool  # an iterable dataset in this process was left before its end: it may begin anew, or go on
+    _stream_left: Optional[bool]  # an iterable dataset in this process was left before its end: it may begin anew, or go on. None: it was not read
     __initialized = False
 
     def __init__(
@@ -250,9 +249,10 @@ class DataLoader(Generic[_Batch]):
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
         self._drawn: Optional[Drawn] = None  # of the sampler, in the latest epoch
-        # The state of an iterable dataset that may tell of another one until its next epoch, and what it tells, pickled.
-        self._begun_again: Optional[Tuple[Any, bytes]] = None
-        self._stream_left = False
+        self._samplers_restored = False  # before the latest epoch, or it was not asked in those since
+        # The state of an iterable dataset that may tell of another one until its next sample, and what it tells.
+        self._begun_again: Optional[Tuple[Any, Any]] = None
+        self._stream_left = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
@@ -350,6 +350,7 @@ class DataLoader(Generic[_Batch]):
     def _begin(self) -> Epoch:
         state, lanes = self._loaded, None
         order = self._order()
+        order.restored = self._samplers_restored and self._drawn is not None and not self._drawn.batches and not self._drawn.all
         if state is not None and self._lane_options is not None and self._pool is not None:
             self._pool.stop()  # its workers stand elsewhere
         self._starts()  # which may raise: now, and not when an epoch has begun
@@ -362,10 +363,10 @@ class DataLoader(Generic[_Batch]):
                 if self.persistent_workers and "repeat" in state:
                     self._repeat, self._base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)
-            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, self._drawn)
+            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, self._drawn if state is None else None)
             self._base_seed = epoch.base_seed
         self._loaded = self._left = None
-        self._drawn = epoch.drawn
+        self._drawn, self._samplers_restored = epoch.drawn, order.restored
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
         return epoch
@@ -418,13 +419,8 @@ class DataLoader(Generic[_Batch]):
         """Returns the position, for a checkpoint: after the last batch yielded, also of an epoch that was left before its
         end, or between two epochs. Datasets with `__getitem__` are not part of it.
         """
-        if self._kind is not Kind.ITERABLE and has_state(self.dataset) and not self._warned_of_state:
-            self._warned_of_state = True
-            warnings.warn(
-                "DataLoader.state_dict: the dataset has a state_dict of its own, which is not part of this state: workers load its samples in no fixed order, "
-                "each with its own copy. If its samples depend on what was loaded before, save and load its state beside this one, with num_workers=0",
-                stacklevel=2,
-            )
+        if not self._warned_of_state:
+            self._warn_of_state()
         if self._loaded is not None:
             return self._loaded
         running = self._running()
@@ -439,6 +435,22 @@ class DataLoader(Generic[_Batch]):
             lanes = self._stream_between()
         return self._order().state_between(self._repeat, self._base_seed, lanes)
 
+    def _warn_of_state(self) -> None:
+        self._warned_of_state = True
+        if self._kind is not Kind.ITERABLE and has_state(self.dataset):
+            warnings.warn(
+                "DataLoader.state_dict: the dataset has a state_dict of its own, which is not part of this state: workers load its samples in no fixed order, "
+                "each with its own copy. If its samples depend on what was loaded before, save and load its state beside this one, with num_workers=0",
+                stacklevel=3,
+            )
+        order = self._order()
+        if order.inner_has_state and not order.inner_is_kept:
+            warnings.warn(
+                "DataLoader.state_dict: the sampler inside the batch_sampler has a state_dict of its own, which is not part of this state: an epoch of a batch "
+                "sampler of this class may end with the sampler in the middle. Give the batch_sampler state_dict and load_state_dict",
+                stacklevel=3,
+            )
+
     def _stream_between(self) -> Optional[Dict[str, Any]]:
         """Returns what a state has of an iterable dataset in this process that is to begin an epoch. None: it has no state."""
         of_dataset = state_of(self.dataset)
@@ -446,7 +458,7 @@ class DataLoader(Generic[_Batch]):
             return None
         if self._stream_left:
             return saved_unknown_stream()
-        if self._begun_again is not None and self._begun_again[1] == pickle.dumps(of_dataset):
+        if self._begun_again is not None and same_state(self._begun_again[1], of_dataset):
             of_dataset = self._begun_again[0]
         return saved_stream_between(of_dataset)
 

@@ -7,6 +7,7 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import pickle
 import threading
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .._base.errors import Code, InvalidArgumentError
 from .._worker.epoch_state import Epoch
-from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, state_of
+from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, state_of
 from .._worker.lanes import open_stream, saved_stream
 from .._worker.seeding import global_states, set_global_states
 from .device_copies import mover
@@ -137,8 +138,8 @@ class SingleIterator(LoaderIterator):
             self._unread = epoch.lanes
             if epoch.lanes is None and not epoch.first:
                 with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
-                    self._unread = loader._stream_between()
-            loader._begun_again = None
+                    if loader._stream_left is not None or loader._begun_again is not None:
+                        self._unread = loader._stream_between()
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
 
@@ -146,7 +147,8 @@ class SingleIterator(LoaderIterator):
         loader = self._loader
         stream, begun = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
         if begun is not None:
-            loader._begun_again = begun, pickle.dumps(state_of(loader.dataset))
+            with contextlib.suppress(Exception):
+                loader._begun_again = begun, copy.deepcopy(state_of(loader.dataset))
         return stream
 
     def _read_again(self) -> IterableFetcher:
@@ -214,12 +216,29 @@ class SingleIterator(LoaderIterator):
         return batch
 
     def _fetch(self, stream: IterableFetcher) -> Any:
-        self._unread = None
-        self._loader._stream_left = True
+        if stream.ended:  # where the state was taken
+            self._loader._stream_left = False
+            raise StopIteration
+        before = self._told() if self._unread is not None else None
         try:
-            return stream.fetch(self._loader.batch_size or 1)
-        finally:
-            self._loader._stream_left = not stream.ended
+            samples = stream.fetch(self._loader.batch_size or 1)
+        except BaseException as error:
+            # An error before the first sample leaves the dataset where it was.
+            if self._unread is not None and not isinstance(error, StopIteration) and same_state(before, self._told()):
+                raise
+            self._begin_to_read(stream)
+            raise
+        if self._unread is not None or self._loader._stream_left is not True or stream.ended:
+            self._begin_to_read(stream)
+        return samples
+
+    def _begin_to_read(self, stream: IterableFetcher) -> None:
+        self._unread = self._loader._begun_again = None
+        self._loader._stream_left = not stream.ended
+
+    def _told(self) -> Any:
+        with contextlib.suppress(Exception):
+            return copy.deepcopy(state_of(self._loader.dataset))
 
     def _load(self, indices: Any) -> Any:
         if self._stream is None:

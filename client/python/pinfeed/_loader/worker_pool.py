@@ -61,7 +61,7 @@ class WorkerPool:
         self._owner = os.getpid()
         self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
         self._starts: Dict[int, bytes] = {}  # of the next epoch's lanes, by worker, behind the end of one
-        self._ending = False  # and not begun another one
+        self._ending = 0  # how many of them were told, in order
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         _kept[id(self)] = self.pipes, self.processes
@@ -111,7 +111,7 @@ class WorkerPool:
         """
         continues = self._epoch is None  # otherwise they stand where the epoch begins
         self.generation += 1
-        self._starts, self._ending = {}, False
+        self._starts, self._ending = {}, 0
         self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
             self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
@@ -134,11 +134,11 @@ class WorkerPool:
         """Tells workers with lanes that the epoch of this log is over, if it is their latest. They finish what they have been dealt of it: the log stays
         open until the next one begins.
         """
-        if self._epoch is None or self._epoch[3] is not log or self._ending:
+        if self._epoch is None or self._epoch[3] is not log:
             return
-        self._ending = True
-        for number in range(len(self.pipes)):
-            self.send(number, "end")
+        while self._ending < len(self.pipes):  # a signal handler may interrupt this: the next call tells the others
+            self.send(self._ending, "end")
+            self._ending += 1
 
     def starts(self, timeout: float) -> List[bytes]:
         """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
@@ -228,7 +228,7 @@ class WorkerPool:
         self._close(number)
         self._start(number)
         self._send_epoch(number, None if self._lanes is None else self._lanes.place(number))
-        if self._ending:
+        if number < self._ending:
             self.send(number, "end")
 
     def describe_death(self, number: int) -> str:
@@ -251,8 +251,8 @@ class WorkerPool:
         """Ends the workers and waits for them. Terminates those that take too long."""
         if self.stopped or os.getpid() != self._owner:
             return
-        self.stopped = True
         try:
+            self.stopped = True
             for number, process in enumerate(self.processes):
                 if process is not None:
                     self.send(number, "exit")

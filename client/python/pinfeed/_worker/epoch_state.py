@@ -92,7 +92,7 @@ class Epoch(NamedTuple):
         }
 
 
-class _IfNone:
+class _RetryIfEmpty:
     """The indices of a sampler, if none were given so far."""
 
     def __init__(self, sampler: Any, given: "itertools.count[int]") -> None:
@@ -121,6 +121,9 @@ class Order:
         self._index_sampler = sampler if batch_sampler is None else batch_sampler
         self._generator = generator
         inner = getattr(batch_sampler, "sampler", None)
+        # Of other classes, an epoch may end before that of the sampler inside, whose state would then be that of a part of one.
+        ends_together = type(batch_sampler).__name__ == "BatchSampler"
+        self.inner_has_state = has_state(inner)
         candidates = {"loader": generator}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
             with contextlib.suppress(Exception):  # whatever a property raises
@@ -130,9 +133,10 @@ class Order:
             if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
                 self._generators[name] = each
         self._samplers: Dict[str, Any] = {}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            if has_state(each) and not any(each is other for other in self._samplers.values()) and not (name == "inner_sampler" and self._samplers):
-                self._samplers[name] = each  # a batch sampler with a state answers for the one inside
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner if ends_together else None)):
+            if has_state(each) and not any(each is other for other in self._samplers.values()):
+                self._samplers[name] = each
+        self.inner_is_kept = self.inner_has_state and (has_state(batch_sampler) or any(each is inner for each in self._samplers.values()))
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
         self._by_epoch: Dict[str, Any] = {}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
@@ -146,11 +150,11 @@ class Order:
             "samples": None if _in_order(sampler if batch_sampler is None else inner) else samples,
             "random_numbers": random_numbers,
         }
-        self._restored = False  # samplers got a state
+        self.restored = False  # samplers got a state, and have not been asked for an index since
 
     def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None, lazy: bool = False, before: Optional[Drawn] = None) -> Epoch:
-        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`. `lazy`: the sampler is asked only when the trainer asks for a batch, who sets
-        "first_draw" of the start then. `before`: of the loader's epoch before.
+        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`. `lazy`: the sampler is asked only when the trainer asks for a batch; the
+        iterator sets "first_draw" of the start then. `before`: of the loader's epoch before.
         """
         start = self._capture()
         start["left_early"] = before is not None and not before.all
@@ -180,24 +184,32 @@ class Order:
                 self._by_epoch[name].set_epoch(epoch)
         self._restore(start)
         try:
-            try:
-                rest, drawn = self._replay(state)
-            except InvalidArgumentError:
-                if not self._restored:
-                    raise
-                # The state may have been one of a position, which is not where an epoch begins that follows one left early.
-                self._restore_generators(start)
-                rest, drawn = self._replay(state)
+            # A sampler's state may be its position, from which it would go on. That is not where an epoch began that followed one left early.
+            ways = [True, False] if start.get("left_early") and state["batches"] else [False, True]
+            replayed = None
+            for goes_on in ways if self.restored else ways[:1]:
+                if replayed is None:
+                    self._restore(start)
+                    replayed = self._replay(state, goes_on)
+            if replayed is None:
+                raise _other_samples(state["batches"])
+            rest, drawn = replayed
         finally:
             set_global_states(before)
-        if start.get("first_draw", before) is None and not lazy:  # now
+        if "first_draw" in start and start["first_draw"] is None and not lazy:  # it is asked now
             start["first_draw"] = before
         return Epoch(rest, state["batches"], state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
 
-    def _replay(self, state: Dict[str, Any]) -> Tuple[Iterator[Any], Drawn]:
-        """Returns the batches behind those that were yielded, and what the sampler gave for these. Raises InvalidArgumentError if they were others."""
+    def _replay(self, state: Dict[str, Any], goes_on: bool) -> Optional[Tuple[Iterator[Any], Drawn]]:
+        """Returns the batches behind those that were yielded, and what the sampler gave for these. None: they were others. `goes_on`: the sampler first
+        goes on from its state, and then begins the epoch.
+        """
         start, batches, drawn = state["start"], state["batches"], Drawn()
         set_global_states(start["global"])
+        if goes_on:
+            next(only_next(iter(self._index_sampler)), None)
+            self._restore_generators(start)
+            set_global_states(start["global"])
         iterator = self._iterate()
         if not state["repeat"]:
             draw_base_seed(self._generator)
@@ -211,29 +223,33 @@ class Order:
             return itertools.chain(following, iterator), drawn
         for number, indices in enumerate(itertools.islice(iterator, batches)):
             drawn.add(number, indices)
-        _check_drawn(state, drawn)
-        return iterator, drawn
+        return (iterator, drawn) if _gave_the_same(state, drawn) else None
 
     def _iterate(self) -> Iterator[Any]:
         """Returns the indices of an epoch. A sampler with the state from an epoch's end may end that one first, and give none: it is asked again."""
         indices = only_next(iter(self._index_sampler))
-        if not self._restored:
+        if not self.restored:
             return indices
         given = itertools.count()  # zip counts none behind the last
         first = map(operator.itemgetter(0), zip(indices, given))
-        return itertools.chain.from_iterable([first, _IfNone(self._index_sampler, given)])
+        return itertools.chain.from_iterable([first, _RetryIfEmpty(self._index_sampler, given)])
 
     def _capture(self) -> Dict[str, Any]:
+        samplers = {}
+        for name, sampler in self._samplers.items():
+            # A base class has the method, this one does not. A sampler inside was never asked for its state by torch.
+            with contextlib.suppress(Exception if name == "inner_sampler" else NotImplementedError):
+                samplers[name] = copy.deepcopy(sampler.state_dict())
         return {
             "arguments": self.arguments,
             "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
-            "samplers": {name: copy.deepcopy(sampler.state_dict()) for name, sampler in self._samplers.items()},
+            "samplers": samplers,
         }
 
     def _restore(self, start: Dict[str, Any]) -> None:
         for name, sampler in self._samplers.items():
             if name in start["samplers"]:
-                self._restored = True
+                self.restored = True
                 sampler.load_state_dict(copy.deepcopy(start["samplers"][name]))
         self._restore_generators(start)
 
@@ -263,11 +279,17 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
     if state["running"]:
         _compare(state["start"].get("arguments", {}), order.arguments)
-        if state["start"].get("left_early") and state["start"]["samplers"] and not state.get("indices"):  # no batch, or keys that are no numbers
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
-                "the state is from an epoch that followed one left early, and has no batch of it by which to tell whether the sampler's state is where that "
-                "epoch began, or a position in the one before: samples could be missing. Take a state behind a batch",
+        if state["start"].get("left_early") and state["start"]["samplers"] and not state.get("indices"):
+            unknown = "whether the sampler's state is where that epoch began, or a position in the one before: samples could be missing"
+            if not state["batches"]:
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT,
+                    f"the state is from before the first batch of an epoch that followed one left early. Nothing tells {unknown}. Take a state behind a batch",
+                )
+            warnings.warn(
+                f"the state is from an epoch that followed one left early, and the sampler's indices are neither numbers nor texts. Nothing tells {unknown}. "
+                "Let epochs end before a state is taken, or the sampler give numbers",
+                stacklevel=3,
             )
     return dict(state)
 
@@ -291,28 +313,37 @@ def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
         )
 
 
-def _check_drawn(state: Dict[str, Any], drawn: Drawn) -> None:
-    """Raises if the batches that were skipped are known to have other samples than those that were yielded."""
+def _gave_the_same(state: Dict[str, Any], drawn: Drawn) -> bool:
+    """Returns whether the batches that were skipped have the samples of those that were yielded, as far as is known."""
     batches, yielded = state["batches"], state.get("indices")
     skipped = drawn.after(batches)
     unknown = yielded is None or (skipped is None and drawn.batches == batches)
-    if not unknown and yielded != skipped:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT,
-            f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
-            "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
-            "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or load a state from between two epochs in place of this one",
-        )
+    return unknown or yielded == skipped
+
+
+def _other_samples(batches: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        Code.INVALID_ARGUMENT,
+        f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
+        "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
+        "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or load a state from between two epochs in place of this one",
+    )
 
 
 def _bytes_of(indices: Any) -> Optional[bytes]:
-    """Returns the numbers of a batch as bytes; None: they are no numbers."""
+    """Returns the indices of a batch as bytes; None: they are neither numbers nor texts."""
     if hasattr(indices, "tolist"):
         indices = indices.tolist()
     try:
         return array.array("q", indices if isinstance(indices, (list, tuple)) else [indices]).tobytes()
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        return None
+        return repr(indices).encode() if _is_plain(indices) else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (str, bytes, int, float, bool)
 
 
 def _in_order(sampler: Any) -> bool:

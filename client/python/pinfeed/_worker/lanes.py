@@ -175,13 +175,15 @@ def saved_unknown_stream() -> Dict[str, Any]:
 
 
 def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> Tuple[IterableFetcher, Any]:
-    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. If the stream has
-    ended, the dataset's state follows.
+    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. Then the dataset's
+    state where an epoch begins; None: it does not begin by a state.
     """
     if saved is not None and saved["workers"]:
         raise workers_differ(0, saved["workers"])
-    stream = IterableFetcher(dataset, batched, drop_last, None if saved is None else _begun(dataset, pickle.loads(saved["stream"])))
-    return stream, stream.leave() if stream.ended else None
+    state = None if saved is None else pickle.loads(saved["stream"])
+    begun = state[1] if state is not None and state[0] == _BEFORE_EPOCH else None
+    stream = IterableFetcher(dataset, batched, drop_last, _begun(dataset, state))
+    return stream, stream.leave() if stream.ended else begun
 
 
 def _begun(dataset: Any, stream: Any) -> StreamState:

@@ -96,6 +96,7 @@ class Worker:
         self._first = 0
         self._encoded_bytes = 0  # of a slot, for images
         self._lane: Optional[Lane] = None
+        self._left = b""  # what `Lane.leave` returned
         self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
         self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
         self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
@@ -142,6 +143,7 @@ class Worker:
         self._first = first
         self._prepared.clear()
         self._lane = None
+        self._left = b""
         self._failure = self._init_failure
         self._failed = False
         if self._job.lanes is not None and self._failure is None:
@@ -155,15 +157,15 @@ class Worker:
         numbers depend on it. Returns the state in which that begins; empty if it is not known.
         """
         lane = self._lane
-        if lane is None:
-            return b""
+        if lane is None:  # or asked again
+            return self._left
         with contextlib.suppress(Error):  # not dealt
             while (indices := self._indices(lane.next)) is not END:
                 self._compute_apart(lane.next, indices)
         self._lane = None
         with contextlib.suppress(Exception):  # the dataset's: it has no state then
-            return lane.leave()
-        return b""
+            self._left = lane.leave()
+        return self._left
 
     def _indices(self, batch: int, wait: bool = False) -> Any:
         """Returns a batch's indices, or `END`. In lanes, `wait` waits until they are there or the trainer sends a message:
