@@ -39,6 +39,11 @@ Status Status::WithContext(std::string_view context) const {
   return {rep_->code, std::string(context) + ": " + rep_->message, rep_->native_error};
 }
 
+Status Status::WithoutAdvice() const {
+  if (ok()) return *this;
+  return {rep_->code, rep_->message.substr(0, rep_->message.find("; ")), rep_->native_error};
+}
+
 Status InvalidArgument(std::string message) {
   return {Code::kInvalidArgument, std::move(message)};
 }

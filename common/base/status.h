@@ -60,6 +60,8 @@ class [[nodiscard]] Status {
   std::string ToString() const;
   // The same failure with "context: " before its message. Success stays success.
   Status WithContext(std::string_view context) const;
+  // The same failure with what its message says before "; ", behind which is what to do.
+  Status WithoutAdvice() const;
 
  private:
   struct Rep {

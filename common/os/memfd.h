@@ -47,7 +47,7 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
 // memory; without this call, touching it would raise SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
-// What is allocated of a memfd.
+// Returns how many bytes of a memfd are allocated.
 Result<uint64_t> AllocatedBytes(int fd);
 
 // Allocates and maps [address, address + bytes) of a writable mapping at once, rather than page by page on

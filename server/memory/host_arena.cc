@@ -67,7 +67,8 @@ HostArena::~HostArena() {
 }
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
-  if (end <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) return CheckNothingGivenBack();
+  RETURN_IF_ERROR(CheckNothingGivenBack());
+  if (end <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) return OkStatus();
   const Status claimed = Claim(piece.slot);
   if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   const Status packed = PreparePacked(piece.slot);
@@ -84,6 +85,8 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
   RaiseTo(end, slots_[piece.slot].prepared, std::memory_order_acq_rel);
+  // What is in use already counts only once, also if the slot is not delivered for a long time.
+  if (begin <= slots_[piece.slot].allocated.load(std::memory_order_acquire)) SetAllocated(piece.slot, end);
   return OkStatus();
 }
 
@@ -154,10 +157,10 @@ void HostArena::SetAllocated(uint32_t slot, uint32_t samples) {
     return first == 0 ? slot_stride() : slot_stride() / all * (all - first);
   };
   reservation_.EndAllocation(left(before) - left(samples));
-  allocated_bytes_ += WholePages(slot, samples) - (before == 0 ? 0 : WholePages(slot, before));
+  allocated_bytes_ += BytesInWholePages(slot, samples) - (before == 0 ? 0 : BytesInWholePages(slot, before));
 }
 
-uint64_t HostArena::WholePages(uint32_t slot, uint32_t samples) const {
+uint64_t HostArena::BytesInWholePages(uint32_t slot, uint32_t samples) const {
   uint64_t bytes = 0;
   for (const TensorPlace& place : layout().tensors) {
     const uint64_t first = slot * slot_stride() + place.offset;
@@ -169,9 +172,10 @@ uint64_t HostArena::WholePages(uint32_t slot, uint32_t samples) const {
 }
 
 Status HostArena::CheckNothingGivenBack() const {
-  if (shared_) return OkStatus();  // the kernel lets nobody give it back
-  ASSIGN_OR_RETURN(const uint64_t bytes, AllocatedBytes(fd_.get()));
+  // First, because other threads allocate meanwhile.
   const uint64_t expected = allocated_bytes_;
+  if (shared_ || expected == 0) return OkStatus();  // the kernel lets nobody give back what is shared
+  ASSIGN_OR_RETURN(const uint64_t bytes, AllocatedBytes(fd_.get()));
   if (bytes >= expected) return OkStatus();
   return FailedPrecondition(
       "a process has given " + ByteSize(expected - bytes) +

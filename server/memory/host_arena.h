@@ -88,8 +88,8 @@ class HostArena final : public Arena {
   bool MakeHugePage(uint64_t page);
   // Records that the first `samples` of the slot are allocated.
   void SetAllocated(uint32_t slot, uint32_t samples);
-  // The pages that lie wholly in the first `samples` of a slot, in bytes.
-  uint64_t WholePages(uint32_t slot, uint32_t samples) const;
+  // Of the first `samples` of a slot, without those that share a page with others.
+  uint64_t BytesInWholePages(uint32_t slot, uint32_t samples) const;
   // kFailedPrecondition if memory that was allocated is not any more.
   Status CheckNothingGivenBack() const;
 

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 
 // What the kernel allocates for that many bytes.
-uint64_t WholePages(uint64_t bytes) {
+uint64_t RoundedUpToPages(uint64_t bytes) {
   const uint64_t rest = bytes % kPageBytes;
   if (rest == 0 || bytes > UINT64_MAX - kPageBytes) return bytes;
   return bytes + kPageBytes - rest;
@@ -38,17 +38,14 @@ struct OneOffMemory::Use {
 };
 
 Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes, std::shared_ptr<const void> until_free) {
-  const uint64_t charged = WholePages(bytes);
+  const uint64_t charged = RoundedUpToPages(bytes);
   auto use = std::make_shared<Use>(in_use_, std::move(until_free));
   if (use->others >= kMaxGrants) {
     return ResourceExhausted("processes have the memory of " + std::to_string(use->others) +
                              " such batches of the feed, which is the limit");
   }
   Result<BudgetLease> lease = pool_.Reserve(charged, owner_);
-  // Without its advice, which is about feeds.
-  if (!lease.ok())
-    return Status(lease.status().code(),
-                  lease.status().message().substr(0, lease.status().message().find("; ")));
+  if (!lease.ok()) return lease.status().WithoutAdvice();  // which is about feeds
   // The kernel does not count the descriptor of the creation as a user.
   ASSIGN_OR_RETURN(const UniqueFd made, CreateEmptyMemfd("pinfeed-batch", bytes));
   RETURN_IF_ERROR(SealAgainstSeals(made.get()));

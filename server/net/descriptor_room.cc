@@ -40,14 +40,14 @@ Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_take
 
 Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, uint32_t max_fds,
                                                    const std::string& who_takes_how_many) {
-  const uint64_t used = users_.Of(user);
-  if (used + count > max_fds / 8 * 3) {
-    return ResourceExhausted(
-        "this user's (uid " + std::to_string(user) + ") producers and batchers' processes have " +
-        std::to_string(used) + " of the daemon's " + std::to_string(max_fds) +
-        " descriptors, of which one user's may have three eighths, and " + who_takes_how_many + kAdvice);
+  const uint64_t most = max_fds / 8 * 3;
+  if (count <= most) {
+    if (Taken taken = users_.TryAdd(user, count, most - count)) return taken;
   }
-  return users_.Add(user, count);
+  return ResourceExhausted(
+      "this user's (uid " + std::to_string(user) + ") producers and batchers' processes have " +
+      std::to_string(users_.Of(user)) + " of the daemon's " + std::to_string(max_fds) +
+      " descriptors, of which one user's may have three eighths, and " + who_takes_how_many + kAdvice);
 }
 
 }  // namespace pinfeed

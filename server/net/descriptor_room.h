@@ -24,7 +24,7 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many);
 
 // Purpose: counts the descriptors that such processes of each user take, so that one user leaves half of what
-// they may have to the others. Threads: Take one at a time; what it returns may be destroyed on any thread.
+// they may have to the others. Threads: any.
 class ConnectionRoom {
  public:
   using Taken = UserCounts::Counted;

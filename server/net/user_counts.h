@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each user has of something that all share. In: amounts. Out: their sums.
+// What each user has of something that all share. In: amounts. Out: their sums, and refusals.
 #pragma once
 
 #include <sys/types.h>
 
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,30 +13,49 @@
 
 namespace pinfeed {
 
-// Purpose: sums by user. Threads: any, also for what Add returns. Errors: none.
+// Purpose: sums by user, each with a limit. Threads: any, also for what it returns. Errors: none.
 class UserCounts {
  public:
-  // Counted until it is destroyed, which may be after the counts.
+  // Counted until it is destroyed, which may be after the counts. Null: nothing was counted.
   using Counted = std::shared_ptr<const void>;
+  using Clock = std::chrono::steady_clock;
 
-  Counted Add(uid_t user, uint64_t amount) PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    std::erase_if(users_, [](const auto& one) { return one.second.expired(); });
-    std::shared_ptr<std::atomic<uint64_t>> sum = users_[user].lock();
-    if (sum == nullptr) users_[user] = sum = std::make_shared<std::atomic<uint64_t>>(0);
-    *sum += amount;
-    return Counted(sum.get(), [sum, amount](const void*) { *sum -= amount; });
+  // Null if the user has more than `limit` already: a user has at most `limit` and one amount.
+  Counted TryAdd(uid_t user, uint64_t amount, uint64_t limit) {
+    return AddBy(user, amount, limit, Clock::time_point::min());
   }
-  uint64_t Of(uid_t user) const PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    const auto found = users_.find(user);
-    const auto sum = found == users_.end() ? nullptr : found->second.lock();
-    return sum == nullptr ? 0 : sum->load();
+  // The same, but waits until the user has less.
+  Counted AddBy(uid_t user, uint64_t amount, uint64_t limit, Clock::time_point deadline) {
+    {
+      const MutexLock lock(sums_->mutex);
+      uint64_t* sum = &sums_->of[user];
+      while (*sum > limit) {
+        if (!sums_->less.WaitUntil(sums_->mutex, deadline) && sums_->of[user] > limit) return nullptr;
+        sum = &sums_->of[user];
+      }
+      *sum += amount;
+    }
+    return Counted(sums_.get(), [sums = sums_, user, amount](const void*) {
+      const MutexLock lock(sums->mutex);
+      const auto found = sums->of.find(user);
+      found->second -= amount;
+      if (found->second == 0) sums->of.erase(found);
+      sums->less.NotifyAll();
+    });
+  }
+  uint64_t Of(uid_t user) const {
+    const MutexLock lock(sums_->mutex);
+    const auto found = sums_->of.find(user);
+    return found == sums_->of.end() ? 0 : found->second;
   }
 
  private:
-  mutable Mutex mutex_;
-  std::map<uid_t, std::weak_ptr<std::atomic<uint64_t>>> users_ PF_GUARDED_BY(mutex_);
+  struct Sums {
+    Mutex mutex;
+    CondVar less;
+    std::map<uid_t, uint64_t> of PF_GUARDED_BY(mutex);  // users that have something, or wait
+  };
+  const std::shared_ptr<Sums> sums_ = std::make_shared<Sums>();
 };
 
 }  // namespace pinfeed

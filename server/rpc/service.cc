@@ -30,6 +30,10 @@ constexpr char kOpenFeed[] = "open a feed";
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
 // Of one user. gRPC keeps about five times as much.
 constexpr uint64_t kMaxUnreadAnswerBytes = uint64_t{16} << 20;
+// Smaller answers count for nothing: the calls of a user are limited.
+constexpr uint64_t kSmallAnswerBytes = uint64_t{16} << 10;
+// How long a feed that was opened waits for others' answers to be read: of many trainers that start together.
+constexpr std::chrono::seconds kReadWithin(5);
 
 // Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
@@ -37,6 +41,15 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   if (metadata.count("traceparent") != 1) return {};
   const grpc::string_ref header = metadata.find("traceparent")->second;
   return pinfeed::TraceIdOf(std::string_view(header.data(), header.size())).value_or("");
+}
+
+// What makes the description of a feed large.
+uint64_t BytesOfNames(const Feed& feed) {
+  uint64_t bytes = 0;
+  for (const std::string& name : feed.dataset().classes) bytes += name.size();
+  for (const auto& [name, why] : feed.dataset().left_out) bytes += name.size() + why.size();
+  for (const TensorPlace& place : feed.layout().tensors) bytes += place.spec.name.size();
+  return bytes;
 }
 
 }  // namespace
@@ -54,6 +67,8 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     if (error.code() == Code::kUnavailable) context_.AddTrailingMetadata(kStoppingKey, "1");
     Finish(ToGrpc(error));
   }
+  // Until gRPC has passed the answer on.
+  void HoldUntilRead(UserCounts::Counted counted) { unread_ = std::move(counted); }
   bool cancelled() const { return *cancelled_; }
   CallLimits limits() const { return {deadline_, cancelled_}; }
 
@@ -68,8 +83,7 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
   const std::chrono::steady_clock::time_point deadline_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  friend class FeederService;
-  UserCounts::Counted unread_;  // the answer, until gRPC has passed it on
+  UserCounts::Counted unread_;
 };
 
 struct FeederService::Opening {
@@ -93,22 +107,28 @@ std::optional<Caller> FeederService::FindCaller(const grpc::CallbackServerContex
   return std::nullopt;
 }
 
-Status FeederService::CheckUnread(const Caller& caller, const char* what) const {
-  const uint64_t unread = unread_.Of(caller.peer.uid);
-  if (unread <= kMaxUnreadAnswerBytes) return OkStatus();
-  return ResourceExhausted(std::string(what) + ": " + ByteSize(unread) +
-                           " of answers to calls of this user have not been read, and " +
-                           ByteSize(kMaxUnreadAnswerBytes) + " may wait; read them, or end the calls");
+Status FeederService::CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
+                                  std::chrono::milliseconds patience) {
+  if (bytes <= kSmallAnswerBytes) return OkStatus();
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  UserCounts::Counted counted = unread_.AddBy(caller.peer.uid, bytes, kMaxUnreadAnswerBytes, deadline);
+  if (counted == nullptr) {
+    return ResourceExhausted(
+        std::string(what) + ": " + ByteSize(unread_.Of(caller.peer.uid)) +
+        " of answers to calls of this user have not been read, and no more are made beyond " +
+        ByteSize(kMaxUnreadAnswerBytes) +
+        "; find the process that calls and does not read, perhaps one that is stopped, or try again later");
+  }
+  call.HoldUntilRead(std::move(counted));
+  return OkStatus();
 }
 
 void FeederService::Answer(const Caller& caller, Call& call, const char* what,
                            google::protobuf::Message& answer) {
-  if (const Status unread = CheckUnread(caller, what); !unread.ok()) {
-    answer.Clear();
-    return Refuse(caller, call, unread);
-  }
-  call.unread_ = unread_.Add(caller.peer.uid, answer.ByteSizeLong());
-  call.Finish(grpc::Status::OK);
+  const Status counted = CountUnread(caller, call, what, answer.ByteSizeLong(), {});
+  if (counted.ok()) return call.Finish(grpc::Status::OK);
+  answer.Clear();
+  Refuse(caller, call, counted);
 }
 
 void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
@@ -184,7 +204,6 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
   const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
   const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
   if (opening->call.cancelled()) return refuse(cancelled);
-  if (const Status unread = CheckUnread(opening->caller, kOpenFeed); !unread.ok()) return refuse(unread);
   Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
@@ -194,13 +213,19 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
       return refuse(cancelled);
     }
     const std::shared_ptr<Session> session = std::move(*opened);
+    const uint64_t bytes = BytesOfNames(*session->feed);
+    if (const Status counted = CountUnread(opening->caller, opening->call, kOpenFeed, bytes, kReadWithin);
+        !counted.ok()) {
+      parts_.lifelines.Abandon(session);
+      return refuse(counted);
+    }
     parts_.lifelines.Expect(session);
     DescribeOffer(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
   } else {
     opening->response.set_end_first(true);
   }
   // The daemon may exit after an answer, so nothing here holds the session any more.
-  Answer(opening->caller, opening->call, kOpenFeed, opening->response);
+  opening->call.Finish(grpc::Status::OK);
 }
 
 grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,

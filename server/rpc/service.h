@@ -2,6 +2,7 @@
 // The gRPC service for trainers: pinfeed.v1.Feeder. Only server/rpc/ knows gRPC.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -64,9 +65,11 @@ class FeederService final : public v1::Feeder::CallbackService {
   // Returns who makes the call. Null: it is refused, and finished.
   std::optional<Caller> FindCaller(const grpc::CallbackServerContext& context, Call& call,
                                    const char* what) const;
-  // kResourceExhausted if the caller's user has too many answers that were not read.
-  Status CheckUnread(const Caller& caller, const char* what) const;
-  // Finishes the call with this answer, or as CheckUnread.
+  // Counts the call's answer until it was read. kResourceExhausted if the caller's user has, for `patience`,
+  // too many that were not.
+  Status CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
+                     std::chrono::milliseconds patience);
+  // Finishes the call with this answer, or as CountUnread.
   void Answer(const Caller& caller, Call& call, const char* what, google::protobuf::Message& answer);
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);

@@ -36,7 +36,8 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
     return std::span<const std::byte>(memory_->FillAddress({slot, 0, 1, 0}, kRequestTensor), bytes);
   }
   void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) override {
-    // A request with an answer was read, so its memory is allocated.
+    // Its memory was allocated for the request. Where the process has given it back, it gets no answer.
+    if (!memory_->PrepareForClient(slot, 1).ok()) return HangUp();
     std::ranges::copy(answer, memory_->FillAddress({slot, 0, 1, 0}, kAnswerTensor));
     Send({0, 0, 0, slot, static_cast<uint32_t>(answer.size())}, status);
   }
@@ -212,8 +213,12 @@ void BatcherConnections::PassAnswers() {
   // Without its connection, the queue has dealt the requests again, or answered them with an error.
   if (const auto found = connections_.find(answers.consumer); found != connections_.end()) {
     const Connection& connection = found->second;
-    const Result<uint32_t> answered = connection.place.queue->Answer(
-        {answers.reply.epoch, answers.reply.batch_index}, answers.consumer, answers.outputs, &answers.next);
+    HostArena& memory = *connection.place.memory;
+    const Status kept = memory.PrepareForClient(0, memory.layout().batch_size);
+    const Result<uint32_t> answered =
+        kept.ok() ? connection.place.queue->Answer({answers.reply.epoch, answers.reply.batch_index},
+                                                   answers.consumer, answers.outputs, &answers.next)
+                  : kept;
     if (answered.ok()) answers.reply.bytes += *answered;
     if (!answered.ok() || answers.next == answers.outputs.size()) {
       connection.client->Send(answers.reply, answered.status());
@@ -234,6 +239,7 @@ Result<std::vector<BatcherQueue::Output>> BatcherConnections::ReadOutputs(const 
                            " answers, where a batch has at most " + std::to_string(most));
   }
   const Piece piece{0, 0, most, 0};
+  RETURN_IF_ERROR(memory.PrepareForClient(0, most));  // none of it may have been given back
   // The consumer may change its memory at any time: each length is read once.
   const auto* const first = reinterpret_cast<const int64_t*>(memory.FillAddress(piece, kLengthsTensor));
   const std::vector<int64_t> lengths(first, first + message.bytes);

@@ -49,7 +49,7 @@ class LifelineServer {
 
   // Starts the time limit, `hello_timeout`, for the session's client to connect.
   void Expect(const std::shared_ptr<Session>& session);
-  // Ends a session whose client cancelled the call that opened it.
+  // Ends a session whose client does not get the answer to the call that opened it.
   void Abandon(const std::shared_ptr<Session>& session);
 
   // Ends a session; its trainer gets `error` in place of the next batch. If the session holds batches that it

@@ -176,11 +176,11 @@ Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest
   auto room = room_.Take(connection.peer.uid, 1, MaxFds(), kTakesOne);
   Result<UniqueFd> memory = room.ok() ? connection.group->GrantMemory(connection.producer, request.task,
                                                                       request.bytes, *std::move(room))
-                                      : room.status();
+                                      : room.status().WithoutAdvice();
   if (memory.status().code() == Code::kInvalidArgument) return memory.status();
   if (memory.ok()) {
     const Status left = CheckConnectionRoom(MaxFds(), memory->get(), kTakesOne);
-    if (!left.ok()) memory = left;
+    if (!left.ok()) memory = left.WithoutAdvice();
   }
   // One that does not read is treated like one that hung up, as for tasks.
   if (!SendMemory(connection.socket->fd(), request, memory).ok()) connection.socket->HangUp();

@@ -67,8 +67,10 @@ constexpr auto kVersioned = std::to_array<uint32_t>({
     0x19830326,  // BeeGFS
 });
 
-// The path of an open file or directory; empty if it cannot be determined.
+// The path of an open file or directory; empty if it cannot be determined, or is not there any more.
 std::string PathOf(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || info.st_nlink == 0) return "";
   std::string path(PATH_MAX, '\0');
   const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
   path.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));

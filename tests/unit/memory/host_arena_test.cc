@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -135,31 +136,61 @@ TEST(HostArenaTest, ABatchAllocatesWhatAShorterOneBeforeItDidNot) {
     EXPECT_EQ(::fstat(arena->fd(), &info), 0);
     return static_cast<uint64_t>(info.st_blocks) * 512;
   };
-  EXPECT_EQ(fill(1), 2 * kSlot + 7 * kSlotAlignment);
-  EXPECT_EQ(fill(3), 2 * kSlot + 5 * kSlotAlignment);
-  EXPECT_EQ(allocated(), 3 * kSlotAlignment);
-  EXPECT_EQ(fill(2), 2 * kSlot + 5 * kSlotAlignment);
-  EXPECT_EQ(fill(8), 2 * kSlot);
-  EXPECT_EQ(allocated(), kSlot);
+  EXPECT_OK(arena->Prepare({0, 0, 8, 0}, 0, 8));
+  EXPECT_EQ(ledger.reserved_bytes() - others, 2 * kSlot) << "not delivered yet, but in use";
+  EXPECT_EQ(fill(1), kSlot + 7 * kSlotAlignment);
+  EXPECT_EQ(fill(3), kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(allocated(), kSlot + 3 * kSlotAlignment);
+  EXPECT_EQ(fill(2), kSlot + 5 * kSlotAlignment);
+  EXPECT_EQ(fill(8), kSlot);
+  EXPECT_EQ(allocated(), 2 * kSlot);
 }
 
 TEST(HostArenaTest, ASlotOfWhichAProcessGaveMemoryBackIsNotFilledAgain) {
+  const auto layout = *BatchLayout::Create(
+      {{"data", DType::kUint8, {2000}}, {"label", DType::kInt64, {}}, {"wide", DType::kUint8, {3000}}}, 100);
   for (const bool shared : {false, true}) {
-    MemoryBudget pool(uint64_t{1} << 20);
-    const auto arena = HostArena::Create(Layout(2000, 100), 3, shared, pool).value();
-    for (uint32_t slot = 0; slot < 3; ++slot) {
-      const Piece piece{slot, 0, 100, 0};
-      EXPECT_OK(arena->Prepare(piece, 0, 100));
-      arena->Deliver(piece, {0, 100, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
-      EXPECT_OK(arena->Prepare(piece, 0, 1));
+    MemoryBudget pool(uint64_t{8} << 20);
+    const auto arena = HostArena::Create(layout, 3, shared, pool).value();
+    for (const uint32_t samples : {3U, 60U, 100U}) {  // batches may become longer
+      for (uint32_t slot = 0; slot < 3; ++slot) {
+        const Piece piece{slot, 0, 100, 0};
+        EXPECT_OK(arena->Prepare(piece, 0, samples));
+        arena->Deliver(piece, {0, samples, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
+        EXPECT_OK(arena->Prepare(piece, 0, samples));
+      }
     }
     EXPECT_EQ(DiscardMemfd(arena->fd(), 64 << 10), !shared);
-    if (shared) {
-      EXPECT_OK(arena->Prepare({1, 0, 100, 0}, 0, 1));
-    } else {
-      EXPECT_THAT(arena->Prepare({1, 0, 100, 0}, 0, 1),
-                  StatusIs(Code::kFailedPrecondition, HasSubstr("back to the system")));
+    for (uint32_t slot = 0; slot < 3; ++slot) {
+      const Status prepared = arena->Prepare({slot, 0, 100, 0}, 0, 1);
+      if (shared) {
+        EXPECT_OK(prepared);
+      } else {
+        EXPECT_THAT(prepared, StatusIs(Code::kFailedPrecondition, HasSubstr("back to the system")));
+      }
     }
+  }
+}
+
+// Each first fill of a slot is seen by all, or by none, of those that check others' meanwhile.
+TEST(HostArenaTest, SlotsThatAreFilledAtOnceAreNotTakenForGivenBack) {
+  for (int round = 0; round < 50; ++round) {
+    MemoryBudget pool(uint64_t{64} << 20);
+    const auto arena = HostArena::Create(Layout(4096, 8), 64, false, pool).value();
+    std::atomic<uint32_t> next{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (uint32_t slot = next++; slot < 64; slot = next++) {
+          const Piece piece{slot, 0, 8, 0};
+          for (int fill = 0; fill < 20; ++fill) {
+            EXPECT_OK(arena->Prepare(piece, 0, 8));
+            arena->Deliver(piece, {0, 8, true}, [](const Status& /*status*/, const CopyTime& /*time*/) {});
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 

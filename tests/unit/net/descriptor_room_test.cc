@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "tests/support/testing.h"
@@ -34,6 +36,22 @@ TEST(DescriptorRoomTest, CountsOnlyWhereItMatters) {
   EXPECT_EQ(counted, 0);
   EXPECT_OK(CheckDescriptorRoom(256, 1024, count));
   EXPECT_EQ(counted, 1);
+}
+
+TEST(UserCountsTest, AUserHasTheLimitAndOneAmountAtMost) {
+  UserCounts counts;
+  UserCounts::Counted first = counts.TryAdd(1, 10, 10);
+  const UserCounts::Counted second = counts.TryAdd(1, 10, 10);
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(counts.TryAdd(1, 1, 10), nullptr);
+  EXPECT_NE(counts.TryAdd(2, 1, 10), nullptr);
+  EXPECT_EQ(counts.Of(1), 20U);
+  const auto now = UserCounts::Clock::now();
+  EXPECT_EQ(counts.AddBy(1, 1, 10, now + std::chrono::milliseconds(1)), nullptr);
+  std::thread reader([&] { first.reset(); });
+  EXPECT_NE(counts.AddBy(1, 1, 10, now + std::chrono::minutes(1)), nullptr) << "waits for the reader";
+  reader.join();
+  EXPECT_EQ(counts.Of(1), 10U);
 }
 
 TEST(ConnectionRoomTest, OneUserLeavesHalfToTheOthers) {
