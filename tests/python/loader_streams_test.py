@@ -165,7 +165,7 @@ def outcome(iterable):
 
 
 @PLACES
-@pytest.mark.parametrize("dataset", [Stream, Buffered, FirstBad, BeginsAnew, TellsOfItsLatestIterator])
+@pytest.mark.parametrize("dataset", [Stream, Buffered, FirstBad, BeginsAnew, TellsOfItsLatestIterator, Ordered])
 def test_a_state_from_between_two_epochs_begins_the_next(dataset, options):
     streams = loader(dataset(), **options)
     outcome(streams)

@@ -250,7 +250,7 @@ class DataLoader(Generic[_Batch]):
         self._loaded: Optional[Dict[str, Any]] = None
         self._drawn: Optional[Drawn] = None  # of the sampler, in the latest epoch
         self._samplers_restored = False  # before the latest epoch, or it was not asked in those since
-        # The state of an iterable dataset that may tell of another one until its next sample, and what it tells.
+        # What `begin_again` needs for the next epoch of an iterable dataset, as long as the dataset tells of a state that follows.
         self._begun_again: Optional[Tuple[Any, Any]] = None
         self._stream_left = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
@@ -459,7 +459,7 @@ class DataLoader(Generic[_Batch]):
         if self._stream_left:
             return saved_unknown_stream()
         if self._begun_again is not None and same_state(self._begun_again[1], of_dataset):
-            of_dataset = self._begun_again[0]
+            return saved_stream_between(*self._begun_again[0])
         return saved_stream_between(of_dataset)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

@@ -216,8 +216,8 @@ class SingleIterator(LoaderIterator):
         return batch
 
     def _fetch(self, stream: IterableFetcher) -> Any:
-        if stream.ended:  # where the state was taken
-            self._loader._stream_left = False
+        if stream.ended:
+            self._end(stream)
             raise StopIteration
         before = self._told() if self._unread is not None else None
         try:
@@ -227,6 +227,8 @@ class SingleIterator(LoaderIterator):
             if self._unread is not None and not isinstance(error, StopIteration) and same_state(before, self._told()):
                 raise
             self._begin_to_read(stream)
+            if stream.ended:
+                self._end(stream)
             raise
         if self._unread is not None or self._loader._stream_left is not True or stream.ended:
             self._begin_to_read(stream)
@@ -235,6 +237,14 @@ class SingleIterator(LoaderIterator):
     def _begin_to_read(self, stream: IterableFetcher) -> None:
         self._unread = self._loader._begun_again = None
         self._loader._stream_left = not stream.ended
+
+    def _end(self, stream: IterableFetcher) -> None:
+        self._loader._stream_left = False
+        if self._unread is None:  # otherwise it had ended where the state was taken
+            with contextlib.suppress(Exception):  # behind its last sample it may have none to tell of
+                left = stream.leave()
+                if left is not None and left[1] is not None:
+                    self._loader._begun_again = left, copy.deepcopy(left[0])
 
     def _told(self) -> Any:
         with contextlib.suppress(Exception):

@@ -193,15 +193,18 @@ def same_state(one: Any, other: Any) -> bool:
         return False
 
 
-def begin_again(dataset: Any, state: Any) -> None:
+def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
     """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
-    goes on from a state once has to end there first. Leaves the global generators as they were.
+    goes on from a state once has to end there first. `of_iterator`: of the iterator that had ended, if it has a state too. Leaves the global generators as
+    they were.
     """
     generators = global_states()
     try:
         for _ in range(2):  # an error that passes is not the first sample's
             dataset.load_state_dict(copy.deepcopy(state))  # which the dataset may keep, and change
             samples = iter(dataset)
+            if of_iterator is not None:
+                samples.load_state_dict(copy.deepcopy(of_iterator))
             try:
                 begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
                 break
@@ -225,7 +228,9 @@ class IterableFetcher:
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
         of_dataset, of_iterator = saved if whose == "both" else (saved, saved)
-        self._at_end = of_dataset if whose in ("dataset", "both") and self.ended else None
+        self._at_end: Optional[Tuple[Any, Any]] = None  # what begin_again gets
+        if whose in ("dataset", "both") and self.ended:
+            self._at_end = of_dataset, of_iterator if whose == "both" and of_iterator is not of_dataset else None
         if whose in ("dataset", "both"):
             dataset.load_state_dict(copy.deepcopy(of_dataset))
         self._iterate(dataset if self._at_end is None else ())
@@ -240,18 +245,25 @@ class IterableFetcher:
             del sources["iterator"]
         self._stateful = [(whose, each) for whose, each in sources.items() if has_state(each)]
 
-    def leave(self) -> Any:
-        """Ends the epoch, so that the dataset's next iterator begins another one. Returns the dataset's state then; None: it has none."""
+    def leave(self) -> Optional[Tuple[Any, Any]]:
+        """Ends the epoch, so that the dataset's next iterator begins another one. Returns what `begin_again` needs for that; None: the dataset has no
+        state.
+        """
+        of_iterator = None
+        if self.ended and len(self._stateful) == 2:
+            with contextlib.suppress(NotImplementedError):
+                of_iterator = self._iterator.state_dict()
         self._iterate(())  # a generator ends here, and may change the dataset
         if self._at_end is not None:
-            begin_again(self._dataset, self._at_end)
+            begin_again(self._dataset, *self._at_end)
             return self._at_end  # the dataset may tell of its latest iterator, not of the state
-        return state_of(self._dataset)
+        of_dataset = state_of(self._dataset)
+        return None if of_dataset is None else (of_dataset, of_iterator)
 
     def state(self) -> StreamState:
         """Returns where the next sample is. None: neither the iterator nor the dataset can tell."""
         if self.ended and self._at_end is not None:  # the dataset may tell of its latest iterator, not of the state
-            return "dataset", self._at_end, True
+            return ("dataset", self._at_end[0], True) if self._at_end[1] is None else ("both", self._at_end, True)
         states = []
         for whose, source in self._stateful:
             with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not

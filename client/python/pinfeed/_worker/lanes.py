@@ -73,11 +73,11 @@ class Lane:
         """
         stream = None
         if self._stream is not None:
-            of_dataset = self._stream.leave()
-            if of_dataset is not None:
+            left = self._stream.leave()
+            if left is not None:
                 if not self._stream.ended:
                     return b""
-                stream = _BEFORE_EPOCH, of_dataset
+                stream = (_BEFORE_EPOCH, *left)
         return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
 
 
@@ -164,9 +164,9 @@ def saved_stream(stream: Any) -> Dict[str, Any]:
     return {"workers": 0, "stream": pickle.dumps(stream, pickle.HIGHEST_PROTOCOL)}
 
 
-def saved_stream_between(of_dataset: Any) -> Dict[str, Any]:
-    """Returns what a state of a loader without workers keeps between two epochs of a dataset that has this state."""
-    return saved_stream((_BEFORE_EPOCH, of_dataset))
+def saved_stream_between(*states: Any) -> Dict[str, Any]:
+    """Returns what a state of a loader without workers keeps between two epochs of a dataset: what `begin_again` needs."""
+    return saved_stream((_BEFORE_EPOCH, *states))
 
 
 def saved_unknown_stream() -> Dict[str, Any]:
@@ -175,13 +175,13 @@ def saved_unknown_stream() -> Dict[str, Any]:
 
 
 def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> Tuple[IterableFetcher, Any]:
-    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. Then the dataset's
-    state where an epoch begins; None: it does not begin by a state.
+    """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. Then what
+    `begin_again` got for the epoch that begins; None: it was not needed.
     """
     if saved is not None and saved["workers"]:
         raise workers_differ(0, saved["workers"])
     state = None if saved is None else pickle.loads(saved["stream"])
-    begun = state[1] if state is not None and state[0] == _BEFORE_EPOCH else None
+    begun = state[1:] if state is not None and state[0] == _BEFORE_EPOCH else None
     stream = IterableFetcher(dataset, batched, drop_last, _begun(dataset, state))
     return stream, stream.leave() if stream.ended else begun
 
@@ -190,7 +190,7 @@ def _begun(dataset: Any, stream: Any) -> StreamState:
     """Prepares a dataset for the epoch that a stream is to begin or continue. Returns where; None: at its start."""
     if stream is None or stream[0] != _BEFORE_EPOCH:
         return cast(StreamState, stream)
-    begin_again(dataset, stream[1])
+    begin_again(dataset, *stream[1:])
     return None
 
 
