@@ -143,8 +143,9 @@ std::string ClientFrameChecker::HeaderFault(const FrameHeader& frame) const {
                std::to_string(kMaxBlockBytes) + " bytes";
       }
       break;
+    // A RST_STREAM may be of a call that a gRPC client cancelled before it opened its stream, which RFC 9113
+    // (5.1) does not allow.
     case FrameType::kData:
-    case FrameType::kResetStream:
       if (frame.stream > last_call_) return Text(frame) + ": that stream was never opened";
       break;
     default:

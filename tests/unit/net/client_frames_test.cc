@@ -92,7 +92,6 @@ TEST(ClientFramesTest, FramesThatBreakTheRulesAreFaults) {
       Frame(FrameType::kHeaders, kEndHeaders, 0, 10),
       Frame(FrameType::kData, 0, 0, 1),
       Frame(FrameType::kData, 0, 1, 1),  // of no call
-      Frame(FrameType::kResetStream, 0, 1, 4),
       Frame(FrameType::kPing, 0, 1, 8),
       Frame(FrameType::kPing, 0, 0, 7),
       Frame(FrameType::kSettings, 0, 0, 7),
@@ -127,6 +126,8 @@ TEST(ClientFramesTest, CallsEndByEitherSide) {
   for (const uint32_t stream : {1U, 3U, 5U})
     EXPECT_EQ(Read(frames, Frame(FrameType::kHeaders, kEndHeaders, stream, 10)).fault, "");
   EXPECT_EQ(Read(frames, Frame(FrameType::kResetStream, 0, 3, 4)).fault, "");
+  EXPECT_EQ(frames.open_calls(), (std::vector<uint32_t>{1, 5}));
+  EXPECT_EQ(Read(frames, Frame(FrameType::kResetStream, 0, 9, 4)).fault, "") << "cancelled, never opened";
   EXPECT_EQ(frames.open_calls(), (std::vector<uint32_t>{1, 5}));
   const std::string answer =
       Frame(FrameType::kSettings, 0, 0, 0) + Frame(FrameType::kHeaders, kEndHeaders, 1, 9) +
