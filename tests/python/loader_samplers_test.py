@@ -4,6 +4,7 @@
 import itertools
 import pickle
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -400,3 +401,92 @@ def test_a_dataset_that_was_looked_at_before_begins_where_it_would_have():
     resumed = pinfeed.DataLoader(Eager(), 2)
     resumed.load_state_dict(saved(loader))
     assert values(resumed) == values(iterator) != []
+
+
+class CountsItself(torch.utils.data.DistributedSampler):
+    """Another epoch each time that it is asked, without a state of its own."""
+
+    def __init__(self):
+        super().__init__(range(96), num_replicas=1, rank=0, seed=5)
+
+    def __iter__(self):
+        self.epoch += 1
+        return super().__iter__()
+
+
+class LongestFirst(CountingSampler):
+    """The first batch is always the same."""
+
+    def __iter__(self):
+        order = list(super().__iter__())
+        return iter([10, 11] + [index for index in order if index < 10])
+
+
+def continued(make, before=None):
+    """What follows a state behind the first batch of a second epoch, without and with a stop."""
+    loader = make()
+    left = iter(loader)
+    for _ in range(len(loader) if before is None else before):
+        next(left)
+    if before is None:
+        values(left)
+    iterator = iter(loader)
+    next(iterator)
+    state, rest = saved(loader), values(iterator)
+    resumed = make()
+    resumed.load_state_dict(state)
+    return (rest, values(loader)), (values(resumed), values(resumed))
+
+
+@pytest.mark.parametrize("before", [None, 1])
+def test_samplers_without_a_state_are_asked_once(before):
+    whole, resumed = continued(lambda: pinfeed.DataLoader(range(96), 4, sampler=CountsItself()), before)
+    assert resumed == whole
+
+
+def test_epochs_that_begin_alike_are_not_taken_for_each_other():
+    def make():
+        return pinfeed.DataLoader(range(12), 2, sampler=LongestFirst())
+
+    whole, resumed = continued(make)
+    assert resumed == whole
+    with pytest.raises(pinfeed.InvalidArgumentError, match="then it gives others. Take a state behind more batches"):
+        continued(make, before=1)
+
+
+def test_an_epoch_of_as_many_batches_as_there_are_was_not_left_early():
+    sampler, other = PositionSampler(), PositionSampler()
+    loader, resumed = loader_of(sampler, False), loader_of(other, False)
+    sampler.set_epoch(0)
+    for _ in zip(range(len(loader)), loader):
+        pass
+    sampler.set_epoch(1)
+    iterator = iter(loader)
+    resumed.load_state_dict(saved(loader))
+    assert values(resumed) == values(iterator) and len(values(resumed)) == 24
+
+
+@pytest.mark.parametrize("value", [float("nan"), numpy.array([float("nan"), 1]), numpy.float32, numpy.array([[1], [1, 2]], object), torch.ones(3)], ids=repr)
+def test_states_with_odd_parts_are_compared_without_an_error(value):
+    class Odd(Once):
+        def state_dict(self):
+            return {**super().state_dict(), "odd": value}
+
+    loader = pinfeed.DataLoader(Odd(), 2)
+    values(loader)
+    resumed, again = pinfeed.DataLoader(Odd(), 2), pinfeed.DataLoader(Odd(), 2)
+    resumed.load_state_dict(saved(loader))
+    iter(resumed)
+    iter(resumed)
+    again.load_state_dict(saved(resumed))
+    assert values(again) == values(loader) != []
+
+
+def test_a_dataset_that_loaders_take_in_turn_begins_each_epoch():
+    dataset = Once()
+    for _ in range(2):
+        loader = pinfeed.DataLoader(dataset, 2)
+        iterator = iter(loader)
+        resumed = pinfeed.DataLoader(Once(), 2)
+        resumed.load_state_dict(saved(loader))
+        assert values(resumed) == values(iterator) != []

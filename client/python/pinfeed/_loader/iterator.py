@@ -136,12 +136,15 @@ class SingleIterator(LoaderIterator):
             if not epoch.first:
                 epoch.start["stream"] = global_states()
             self._unread = epoch.lanes
+            told = None
             if epoch.lanes is None and not epoch.first:
                 with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
-                    if loader._stream_left is not None or loader._begun_again is not None:
-                        self._unread = loader._stream_between()
+                    self._unread, told = loader._stream_between(), copy.deepcopy(state_of(loader.dataset))
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
+            # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
+            if told is not None and loader._stream_left is None and loader._begun_again is None and not same_state(told, self._told()):
+                self._unread = None
 
     def _open(self) -> IterableFetcher:
         loader = self._loader
@@ -219,12 +222,12 @@ class SingleIterator(LoaderIterator):
         if stream.ended:
             self._end(stream)
             raise StopIteration
-        before = self._told() if self._unread is not None else None
+        before = self._place(stream) if self._unread is not None else None
         try:
             samples = stream.fetch(self._loader.batch_size or 1)
         except BaseException as error:
             # An error before the first sample leaves the dataset where it was.
-            if self._unread is not None and not isinstance(error, StopIteration) and same_state(before, self._told()):
+            if self._unread is not None and not isinstance(error, StopIteration) and same_state(before, self._place(stream)):
                 raise
             self._begin_to_read(stream)
             if stream.ended:
@@ -245,6 +248,10 @@ class SingleIterator(LoaderIterator):
                 left = stream.leave()
                 if left is not None and left[1] is not None:
                     self._loader._begun_again = left, copy.deepcopy(left[0])
+
+    def _place(self, stream: IterableFetcher) -> Any:
+        with contextlib.suppress(Exception):
+            return copy.deepcopy(stream.state())
 
     def _told(self) -> Any:
         with contextlib.suppress(Exception):

@@ -137,7 +137,7 @@ class WorkerPool:
         if self._epoch is None or self._epoch[3] is not log:
             return
         while self._ending < len(self.pipes):  # a signal handler may interrupt this: the next call tells the others
-            self.send(self._ending, "end")
+            self.send(self._ending, "end", self.generation)
             self._ending += 1
 
     def starts(self, timeout: float) -> List[bytes]:
@@ -182,8 +182,8 @@ class WorkerPool:
             message = self.receive(number)
         except (EOFError, OSError):
             return False
-        if message is not None and message[0] == "ended":
-            self._starts[number] = message[1]
+        if message is not None and message[:2] == ("ended", self.generation):
+            self._starts[number] = message[2]
         elif message is not None and message[0] == "one-off":  # of the epoch that is over
             os.close(message[-1])
         return True
@@ -229,7 +229,7 @@ class WorkerPool:
         self._start(number)
         self._send_epoch(number, None if self._lanes is None else self._lanes.place(number))
         if number < self._ending:
-            self.send(number, "end")
+            self.send(number, "end", self.generation)
 
     def describe_death(self, number: int) -> str:
         """Says how a worker ended whose pipe is closed or whose pidfd is ready."""

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import operator
 import warnings
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, InvalidArgumentError
@@ -24,6 +24,7 @@ from .seeding import draw_base_seed, global_states, mix, set_global_states
 VERSION = 1
 _NOTHING = object()
 _STATE_METHODS = ("get_state", "getstate", "bit_generator")  # of generators: torch's and NumPy's old ones, Python's, NumPy's
+_COMPARED = 64  # batches, to tell two orders apart
 _OTHER_SAMPLES = "it would skip other samples than those that were yielded"
 # What a state from the middle of an epoch must have in common with the loader that continues it: what to call it, and what happens otherwise.
 _REFUSED = {
@@ -122,7 +123,8 @@ class Order:
         self._generator = generator
         inner = getattr(batch_sampler, "sampler", None)
         # Of other classes, an epoch may end before that of the sampler inside, whose state would then be that of a part of one.
-        ends_together = type(batch_sampler).__name__ == "BatchSampler"
+        kind = type(batch_sampler)
+        ends_together = kind.__name__ == "BatchSampler" and kind.__module__.startswith(("torch.", "pinfeed."))
         self.inner_has_state = has_state(inner)
         candidates = {"loader": generator}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
@@ -157,7 +159,7 @@ class Order:
         iterator sets "first_draw" of the start then. `before`: of the loader's epoch before.
         """
         start = self._capture()
-        start["left_early"] = before is not None and not before.all
+        start["left_early"] = before is not None and not before.all and before.batches != self._batches()
         start["global"] = global_states()
         start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
         if lazy:
@@ -179,18 +181,11 @@ class Order:
         """
         start = dict(state["start"])  # a copy: iterators add to it
         before = global_states()
-        for name, epoch in start.get("epochs", {}).items():
-            if name in self._by_epoch:
-                self._by_epoch[name].set_epoch(epoch)
-        self._restore(start)
         try:
-            # A sampler's state may be its position, from which it would go on. That is not where an epoch began that followed one left early.
-            ways = [True, False] if start.get("left_early") and state["batches"] else [False, True]
-            replayed = None
-            for goes_on in ways if self.restored else ways[:1]:
-                if replayed is None:
-                    self._restore(start)
-                    replayed = self._replay(state, goes_on)
+            self._restore(start)
+            goes_on = self.restored and bool(state["batches"]) and self._goes_on(state)
+            self._restore(start)
+            replayed = self._replay(state, goes_on)
             if replayed is None:
                 raise _other_samples(state["batches"])
             rest, drawn = replayed
@@ -199,6 +194,30 @@ class Order:
         if "first_draw" in start and start["first_draw"] is None and not lazy:  # it is asked now
             start["first_draw"] = before
         return Epoch(rest, state["batches"], state["base_seed"], state["repeat"], start, drawn, state.get("lanes"))
+
+    def _goes_on(self, state: Dict[str, Any]) -> bool:
+        """Whether the sampler's state is a position, from which it first goes on. Such a sampler gives the batches of the state's epoch the second time
+        only, if the epoch before was left early. Raises InvalidArgumentError if both give these batches, and then others.
+        """
+        first = self._given(state, goes_on=False)
+        if first is not None and not state["start"].get("left_early"):
+            return False
+        second = self._given(state, goes_on=True)
+        if first is not None and second is not None and first != second:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"the state is from an epoch that followed one left early, of which the first {state['batches']} batches are what the sampler gives whether "
+                "its state is a position in the epoch before, or not; then it gives others. Take a state behind more batches, or let epochs end",
+            )
+        return first is None and second is not None
+
+    def _given(self, state: Dict[str, Any], goes_on: bool) -> Optional[List[Optional[bytes]]]:
+        """Returns batches that would follow. None: those before were others, or the sampler raised."""
+        self._restore(state["start"])
+        with contextlib.suppress(Exception):  # the sampler's own is raised again
+            replayed = self._replay(state, goes_on)
+            return None if replayed is None else [_bytes_of(indices) for indices in itertools.islice(replayed[0], _COMPARED)]
+        return None
 
     def _replay(self, state: Dict[str, Any], goes_on: bool) -> Optional[Tuple[Iterator[Any], Drawn]]:
         """Returns the batches behind those that were yielded, and what the sampler gave for these. None: they were others. `goes_on`: the sampler first
@@ -234,6 +253,11 @@ class Order:
         first = map(operator.itemgetter(0), zip(indices, given))
         return itertools.chain.from_iterable([first, _RetryIfEmpty(self._index_sampler, given)])
 
+    def _batches(self) -> Optional[int]:
+        with contextlib.suppress(Exception):  # whatever a length raises
+            return len(self._index_sampler)
+        return None
+
     def _capture(self) -> Dict[str, Any]:
         samplers = {}
         for name, sampler in self._samplers.items():
@@ -247,6 +271,9 @@ class Order:
         }
 
     def _restore(self, start: Dict[str, Any]) -> None:
+        for name, epoch in start.get("epochs", {}).items():
+            if name in self._by_epoch:
+                self._by_epoch[name].set_epoch(epoch)
         for name, sampler in self._samplers.items():
             if name in start["samplers"]:
                 self.restored = True
@@ -343,7 +370,7 @@ def _bytes_of(indices: Any) -> Optional[bytes]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
-    return value is None or type(value) in (str, bytes, int, float, bool)
+    return value is None or isinstance(value, (str, bytes, int, float))
 
 
 def _in_order(sampler: Any) -> bool:

@@ -6,10 +6,10 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first, encoded): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end",): the epoch is over, and another one may follow; ("exit",).
+feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
 
 The worker answers ("measured", generation, batch, bytes, structure, images), or ("instead", generation, batch, memory) with
-the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", state) with
+the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", generation, state) with
 where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
 and then the descriptor of memory of the daemon's with that batch.
 """
@@ -124,7 +124,7 @@ class Worker:
             elif kind == "measure":
                 self._pipe.send(self._measure(*message[1:]))
             elif kind == "end":
-                self._pipe.send(("ended", self._end_epoch()))
+                self._pipe.send(("ended", message[1], self._end_epoch()))
             elif kind == "feed":
                 reason = self._produce(*message[1:])
                 self._pipe.send(("again", message[1], reason))
