@@ -3,11 +3,14 @@
 import base64
 import concurrent.futures
 import contextlib
+import fcntl
 import json
 import resource
 import socket
 import struct
 import subprocess
+import termios
+import time
 
 import grpc
 import numpy
@@ -142,13 +145,13 @@ def test_open_calls_of_a_user_are_bounded(start):
 def test_requests_of_open_calls_are_bounded(start):
     daemon = start()
     begin = many_calls(1, "/grpc.health.v1.Health/Watch")[:-14]  # without its message
-    message = b"\0" + struct.pack(">I", 128 << 10) + bytes(59_995)  # the rest never comes
+    message = b"\0" + struct.pack(">I", 256 << 10) + bytes(59_995)  # the rest never comes
     frames = b"".join(h2_frame(0, 0, 1, message[at : at + 15_000]) for at in range(0, len(message), 15_000))
     with contextlib.ExitStack() as stack:
-        for _ in range(50):  # 3 MB
+        for _ in range(100):  # 6 MB
             held = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
             held.sendall(begin + frames)
-        eventually("it was told", lambda: "the open calls of one user have requests of more than 2097152 bytes" in daemon.log())
+        eventually("it was told", lambda: "the open calls of one user have requests of more than 4194304 bytes" in daemon.log())
     eventually("the user is served again", lambda: is_served(daemon))
 
 
@@ -164,6 +167,19 @@ def test_answers_that_nobody_reads_are_bounded(start, tmp_path):
         eventually("the others of the 20 were refused", lambda: refused + "15\n" in daemon.http("/metrics")[1])
         assert "list the datasets: 19.1 MiB of answers to calls of this user have not been read, and no more are made beyond 16 MiB" in daemon.log()
         assert is_served(daemon), "small answers count for nothing"
+
+
+def test_a_client_that_does_not_read_does_not_delay_the_end(start, tmp_path):
+    (tmp_path / "long.jsonl").write_text("".join(f'{{"x": {row}, "label": "{row:04}{"c" * 4000}"}}\n' for row in range(1000)))
+    (tmp_path / "c.toml").write_text(f'[datasets.long]\npath = "{tmp_path}/long.jsonl"\n')
+    daemon = start("--config", str(tmp_path / "c.toml"))
+    with connect(daemon.address, socket.SOCK_STREAM) as deaf:
+        deaf.sendall(many_calls(1, SERVICE + "ListDatasets"))
+        eventually("its answer fills the socket", lambda: struct.unpack("i", fcntl.ioctl(deaf, termios.FIONREAD, bytes(4)))[0] > 64 << 10)
+        begun = time.monotonic()
+        daemon.stop()
+        assert time.monotonic() - begun < 10
+        assert "has not answered" not in daemon.log()
 
 
 def test_many_that_read_may_open_at_once_whatever_the_answers_have(start, tmp_path):
