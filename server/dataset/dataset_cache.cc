@@ -15,7 +15,7 @@ namespace pinfeed {
 namespace {
 
 // Of a dataset that changes while it is opened. One that changes all the time is used as it is.
-constexpr int kOpens = 3;
+constexpr int kOpens = 2;
 
 // A reload of the configuration may give the name another path.
 DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
@@ -155,6 +155,7 @@ Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const Data
     const bool same = after.ok() && *after == key;
     // Another folder may have taken its place meanwhile, so that some of its files are of the one before.
     if (!same && after.ok() && tries < kOpens) {
+      if (made.ok()) WithClose(user, WithPath(spec, key.spec), *std::move(made)).reset();
       key = *std::move(after);
       now = opened_at;
       continue;

@@ -50,6 +50,8 @@ class HostArena final : public Arena {
   void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
   // Prepares the first samples of a slot that a client fills, so that nothing of them is delivered.
   Status PrepareForClient(uint32_t slot, uint32_t samples) PF_EXCLUDES(mutex_);
+  // kFailedPrecondition if memory that was allocated is not any more. Allocates none.
+  Status CheckNothingGivenBack() const;
   // Has no effect on a shared arena: the kernel punches no holes into memory sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return client_fd_.get(); }
@@ -90,8 +92,6 @@ class HostArena final : public Arena {
   void SetAllocated(uint32_t slot, uint32_t samples);
   // Of the first `samples` of a slot, without those that share a page with others.
   uint64_t BytesInWholePages(uint32_t slot, uint32_t samples) const;
-  // kFailedPrecondition if memory that was allocated is not any more.
-  Status CheckNothingGivenBack() const;
 
   BudgetLease lease_;
   HostMemoryLedger::Reservation reservation_;

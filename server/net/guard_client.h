@@ -27,7 +27,7 @@ class GuardClient final : private ConnectionOwner {
   using Clock = GuardedConnection::Clock;
   static constexpr size_t kMaxCallsPerUser = 1024;
   // A request has some KiB, and few calls stay open for long. gRPC keeps about twice as much.
-  static constexpr uint64_t kMaxMessageBytesPerUser = uint64_t{2} << 20;
+  static constexpr uint64_t kMaxMessageBytesPerUser = uint64_t{4} << 20;
 
   // What the clients of one guard share.
   struct Services {

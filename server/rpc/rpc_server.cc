@@ -19,9 +19,9 @@
 namespace pinfeed {
 namespace {
 
-// The largest valid request has about 40 KiB. A limit well above it lets a larger request be refused with the
-// field at fault. A request of small parts takes 45 times its bytes when it is parsed.
-constexpr int kMaxRequestBytes = 128 << 10;
+// A request with the longest possible lists has less than 256 KiB, and usual ones a few. One of many small
+// parts takes 45 times its bytes when it is parsed.
+constexpr int kMaxRequestBytes = 256 << 10;
 // Used by reflection only: no other call blocks a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsPerConnection = 8;

@@ -32,8 +32,11 @@ constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline c
 constexpr uint64_t kMaxUnreadAnswerBytes = uint64_t{16} << 20;
 // Smaller answers count for nothing: the calls of a user are limited.
 constexpr uint64_t kSmallAnswerBytes = uint64_t{16} << 10;
+// What a name takes in an answer besides its text, at least.
+constexpr uint64_t kNameBytes = 48;
 // How long a feed that was opened waits for others' answers to be read: of many trainers that start together.
-constexpr std::chrono::seconds kReadWithin(5);
+constexpr std::chrono::seconds kLongestWait(30);
+constexpr std::chrono::milliseconds kLookInterval(100);  // meanwhile, whether the client has given up
 
 // Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
@@ -46,9 +49,9 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
 // What makes the description of a feed large.
 uint64_t BytesOfNames(const Feed& feed) {
   uint64_t bytes = 0;
-  for (const std::string& name : feed.dataset().classes) bytes += name.size();
-  for (const auto& [name, why] : feed.dataset().left_out) bytes += name.size() + why.size();
-  for (const TensorPlace& place : feed.layout().tensors) bytes += place.spec.name.size();
+  for (const std::string& name : feed.dataset().classes) bytes += kNameBytes + name.size();
+  for (const auto& [name, why] : feed.dataset().left_out) bytes += kNameBytes + name.size() + why.size();
+  for (const TensorPlace& place : feed.layout().tensors) bytes += kNameBytes + place.spec.name.size();
   return bytes;
 }
 
@@ -108,10 +111,15 @@ std::optional<Caller> FeederService::FindCaller(const grpc::CallbackServerContex
 }
 
 Status FeederService::CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
-                                  std::chrono::milliseconds patience) {
+                                  std::chrono::steady_clock::time_point deadline) {
   if (bytes <= kSmallAnswerBytes) return OkStatus();
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  UserCounts::Counted counted = unread_.AddBy(caller.peer.uid, bytes, kMaxUnreadAnswerBytes, deadline);
+  UserCounts::Counted counted;
+  auto now = std::chrono::steady_clock::now();
+  do {
+    const auto until = std::min(deadline, now + kLookInterval);
+    counted = unread_.AddBy(caller.peer.uid, bytes, kMaxUnreadAnswerBytes, until);
+    now = std::chrono::steady_clock::now();
+  } while (counted == nullptr && now < deadline && !call.cancelled());
   if (counted == nullptr) {
     return ResourceExhausted(
         std::string(what) + ": " + ByteSize(unread_.Of(caller.peer.uid)) +
@@ -125,7 +133,7 @@ Status FeederService::CountUnread(const Caller& caller, Call& call, const char* 
 
 void FeederService::Answer(const Caller& caller, Call& call, const char* what,
                            google::protobuf::Message& answer) {
-  const Status counted = CountUnread(caller, call, what, answer.ByteSizeLong(), {});
+  const Status counted = CountUnread(caller, call, what, answer.ByteSizeLong(), {});  // at once
   if (counted.ok()) return call.Finish(grpc::Status::OK);
   answer.Clear();
   Refuse(caller, call, counted);
@@ -214,10 +222,12 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
     }
     const std::shared_ptr<Session> session = std::move(*opened);
     const uint64_t bytes = BytesOfNames(*session->feed);
-    if (const Status counted = CountUnread(opening->caller, opening->call, kOpenFeed, bytes, kReadWithin);
-        !counted.ok()) {
+    const auto deadline =
+        std::min(opening->call.limits().deadline, std::chrono::steady_clock::now() + kLongestWait);
+    const Status counted = CountUnread(opening->caller, opening->call, kOpenFeed, bytes, deadline);
+    if (!counted.ok() || opening->call.cancelled()) {
       parts_.lifelines.Abandon(session);
-      return refuse(counted);
+      return refuse(counted.ok() ? cancelled : counted);
     }
     parts_.lifelines.Expect(session);
     DescribeOffer(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);

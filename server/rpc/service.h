@@ -65,10 +65,10 @@ class FeederService final : public v1::Feeder::CallbackService {
   // Returns who makes the call. Null: it is refused, and finished.
   std::optional<Caller> FindCaller(const grpc::CallbackServerContext& context, Call& call,
                                    const char* what) const;
-  // Counts the call's answer until it was read. kResourceExhausted if the caller's user has, for `patience`,
-  // too many that were not.
+  // Counts the call's answer until it was read. kResourceExhausted if the caller's user has too many that
+  // were not, until the deadline, or until the call is cancelled.
   Status CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
-                     std::chrono::milliseconds patience);
+                     std::chrono::steady_clock::time_point deadline);
   // Finishes the call with this answer, or as CountUnread.
   void Answer(const Caller& caller, Call& call, const char* what, google::protobuf::Message& answer);
   // Runs `work` on a thread of the queue, or refuses the call.

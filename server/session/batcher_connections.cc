@@ -36,9 +36,11 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
     return std::span<const std::byte>(memory_->FillAddress({slot, 0, 1, 0}, kRequestTensor), bytes);
   }
   void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) override {
-    // Its memory was allocated for the request. Where the process has given it back, it gets no answer.
-    if (!memory_->PrepareForClient(slot, 1).ok()) return HangUp();
-    std::ranges::copy(answer, memory_->FillAddress({slot, 0, 1, 0}, kAnswerTensor));
+    if (!answer.empty()) {  // its memory was allocated for the request, which was read
+      if (const Status kept = memory_->CheckNothingGivenBack(); !kept.ok())
+        return Send({0, 0, 0, slot, 0}, kept);
+      std::ranges::copy(answer, memory_->FillAddress({slot, 0, 1, 0}, kAnswerTensor));
+    }
     Send({0, 0, 0, slot, static_cast<uint32_t>(answer.size())}, status);
   }
   void HangUp() override { ::shutdown(fd_.get(), SHUT_RDWR); }
@@ -213,8 +215,7 @@ void BatcherConnections::PassAnswers() {
   // Without its connection, the queue has dealt the requests again, or answered them with an error.
   if (const auto found = connections_.find(answers.consumer); found != connections_.end()) {
     const Connection& connection = found->second;
-    HostArena& memory = *connection.place.memory;
-    const Status kept = memory.PrepareForClient(0, memory.layout().batch_size);
+    const Status kept = connection.place.memory->CheckNothingGivenBack();
     const Result<uint32_t> answered =
         kept.ok() ? connection.place.queue->Answer({answers.reply.epoch, answers.reply.batch_index},
                                                    answers.consumer, answers.outputs, &answers.next)
@@ -239,7 +240,7 @@ Result<std::vector<BatcherQueue::Output>> BatcherConnections::ReadOutputs(const 
                            " answers, where a batch has at most " + std::to_string(most));
   }
   const Piece piece{0, 0, most, 0};
-  RETURN_IF_ERROR(memory.PrepareForClient(0, most));  // none of it may have been given back
+  RETURN_IF_ERROR(memory.CheckNothingGivenBack());
   // The consumer may change its memory at any time: each length is read once.
   const auto* const first = reinterpret_cast<const int64_t*>(memory.FillAddress(piece, kLengthsTensor));
   const std::vector<int64_t> lengths(first, first + message.bytes);
