@@ -14,7 +14,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;  // of the smallest pages
+constexpr uint64_t kSmallestPageBytes = 4096;
 
 }  // namespace
 
@@ -165,8 +165,8 @@ uint64_t HostArena::BytesInWholePages(uint32_t slot, uint32_t samples) const {
   for (const TensorPlace& place : layout().tensors) {
     const uint64_t first = slot * slot_stride() + place.offset;
     const uint64_t end = first + (place.spec.packed() ? layout().batch_size : samples) * place.sample_bytes;
-    const uint64_t first_page = (first + kPageBytes - 1) / kPageBytes;
-    bytes += (std::max(end / kPageBytes, first_page) - first_page) * kPageBytes;
+    const uint64_t first_page = (first + kSmallestPageBytes - 1) / kSmallestPageBytes;
+    bytes += (std::max(end / kSmallestPageBytes, first_page) - first_page) * kSmallestPageBytes;
   }
   return bytes;
 }
