@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samplers with states of their own, and states from before an epoch's first batch: what follows is what would have followed, or it is refused."""
+"""Samplers with states of their own, and states from before an epoch's first batch: what follows is what would have followed, or it is refused.
+
+Long because: each kind of sampler and dataset that readers thought of is a class.
+"""
 
 import itertools
 import pickle
