@@ -28,12 +28,9 @@ class UserCounts {
   Counted AddBy(uid_t user, uint64_t amount, uint64_t limit, Clock::time_point deadline) {
     {
       const MutexLock lock(sums_->mutex);
-      uint64_t* sum = &sums_->of[user];
-      while (*sum > limit) {
+      while (sums_->of[user] > limit)
         if (!sums_->less.WaitUntil(sums_->mutex, deadline) && sums_->of[user] > limit) return nullptr;
-        sum = &sums_->of[user];
-      }
-      *sum += amount;
+      sums_->of[user] += amount;
     }
     return Counted(sums_.get(), [sums = sums_, user, amount](const void*) {
       const MutexLock lock(sums->mutex);

@@ -311,18 +311,23 @@ def test_producers_leave_descriptors_for_others(tmp_path):
     daemon.stop()
 
 
+def keep_memory(client, producer, kept):
+    """Takes memory of its own for batch after batch, until that is refused."""
+    while True:
+        task = producer.next()
+        kept.append(producer.memory(task, 1))
+        producer.fill(task)
+        producer.done(task)
+        client.release(client.take())
+
+
 def test_memory_of_large_batches_leaves_descriptors_for_others(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "64MiB", "--workers", "2", under=("prlimit", "--nofile=200"))
     client = Client(daemon.address, produced_spec(samples=1000, batch_size=1))
     producer, kept = RawProducer(invite(daemon.address, client.offer.session_id)), []
     try:
         with pytest.raises(Refused, match="of which one user's may have three eighths, and such a batch takes one") as raised:
-            while True:
-                task = producer.next()
-                kept.append(producer.memory(task, 1))
-                producer.fill(task)
-                producer.done(task)
-                client.release(client.take())
+            keep_memory(client, producer, kept)
         assert raised.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and len(kept) == 75 - 2
         Client(daemon.address, produced_spec(samples=2)).bye()
     finally:
@@ -702,12 +707,7 @@ def test_descriptors_of_large_batches_are_limited(trainer):
     kept = []
     try:
         with pytest.raises(Refused) as refusal:
-            while True:
-                task = producer.next()
-                kept.append(producer.memory(task, 1))
-                producer.fill(task)
-                producer.done(task)
-                client.release(client.take())
+            keep_memory(client, producer, kept)
         assert refusal.value.code == 8 and "which is the limit" in refusal.value.text and len(kept) == 128
     finally:
         for fd in kept:

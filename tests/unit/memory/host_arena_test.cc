@@ -217,7 +217,8 @@ TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
 
 TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
   MemoryBudget pool(64 * kSlotAlignment);
-  for (int round = 0; round < 8; ++round) {  // the kernel clears; whoever came before wrote everywhere
+  for (int round = 0; round < 8;
+       ++round) {  // each earlier arena was written to as a whole; the kernel clears its memory
     const auto arena = HostArena::Create(Layout(4096, 4), 3, round % 2 == 0, pool, round).value();
     const auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
     for (uint32_t slot = 0; slot < 3; ++slot) ASSERT_OK(arena->Prepare({slot, 0, 4, 0}, 0, 4));

@@ -443,8 +443,7 @@ class DataLoader(Generic[_Batch]):
                 "each with its own copy. If its samples depend on what was loaded before, save and load its state beside this one, with num_workers=0",
                 stacklevel=3,
             )
-        order = self._order()
-        if order.inner_has_state and not order.inner_is_kept:
+        if self._order().loses_inner_state:
             warnings.warn(
                 "DataLoader.state_dict: the sampler inside the batch_sampler has a state_dict of its own, which is not part of this state: an epoch of a batch "
                 "sampler of this class may end with the sampler in the middle. Give the batch_sampler state_dict and load_state_dict",

@@ -138,8 +138,9 @@ class SingleIterator(LoaderIterator):
             self._unread = epoch.lanes
             told = None
             if epoch.lanes is None and not epoch.first:
+                told = self._told()
                 with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
-                    self._unread, told = loader._stream_between(), copy.deepcopy(state_of(loader.dataset))
+                    self._unread = None if told is None else loader._stream_between()
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
@@ -150,8 +151,7 @@ class SingleIterator(LoaderIterator):
         loader = self._loader
         stream, begun = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
         if begun is not None:
-            with contextlib.suppress(Exception):
-                loader._begun_again = begun, copy.deepcopy(state_of(loader.dataset))
+            loader._begun_again = begun, self._told()
         return stream
 
     def _read_again(self) -> IterableFetcher:

@@ -125,7 +125,6 @@ class Order:
         # Of other classes, an epoch may end before that of the sampler inside, whose state would then be that of a part of one.
         kind = type(batch_sampler)
         ends_together = kind.__name__ == "BatchSampler" and kind.__module__.startswith(("torch.", "pinfeed."))
-        self.inner_has_state = has_state(inner)
         candidates = {"loader": generator}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
             with contextlib.suppress(Exception):  # whatever a property raises
@@ -138,7 +137,8 @@ class Order:
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner if ends_together else None)):
             if has_state(each) and not any(each is other for other in self._samplers.values()):
                 self._samplers[name] = each
-        self.inner_is_kept = self.inner_has_state and (has_state(batch_sampler) or any(each is inner for each in self._samplers.values()))
+        kept = has_state(batch_sampler) or any(each is inner for each in self._samplers.values())
+        self.loses_inner_state = has_state(inner) and not kept
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
         self._by_epoch: Dict[str, Any] = {}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
@@ -182,8 +182,8 @@ class Order:
         start = dict(state["start"])  # a copy: iterators add to it
         before = global_states()
         try:
-            self._restore(start)
-            goes_on = self.restored and bool(state["batches"]) and self._goes_on(state)
+            loads = any(name in start["samplers"] for name in self._samplers)
+            goes_on = loads and bool(state["batches"]) and self._goes_on(state)
             self._restore(start)
             replayed = self._replay(state, goes_on)
             if replayed is None:

@@ -9,7 +9,7 @@ batch in private memory; ("feed", generation, invitation, first, encoded): fill 
 feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
 
 The worker answers ("measured", generation, batch, bytes, structure, images), or ("instead", generation, batch, memory) with
-the memory of a batch that is an exception; ("again", generation, reason) after a feed hung up; and ("ended", generation, state) with
+the memory of an exception or `END`; ("again", generation, reason) after a feed hung up; and ("ended", generation, state) with
 where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
 and then the descriptor of memory of the daemon's with that batch.
 """
