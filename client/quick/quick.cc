@@ -81,7 +81,7 @@ bool Describe(PyObject* batch, const pf_batch_info& info, PyObject* slot) {
          (slot == nullptr || PyObject_SetAttr(batch, names.slot, slot) == 0);
 }
 
-// Returns the batch of some tensors, which it takes.
+// Returns what the trainer gets of some tensors, which it takes.
 Ref MakeBatch(const State& state, Ref* values, const pf_batch_info& info, PyObject* slot) {
   auto* const type = reinterpret_cast<PyTypeObject*>(state.batch_type.get());
   const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
@@ -90,7 +90,9 @@ Ref MakeBatch(const State& state, Ref* values, const pf_batch_info& info, PyObje
   for (size_t i = 0; i < state.field_count; ++i) {
     if (PyTuple_SetItem(batch.get(), static_cast<Py_ssize_t>(i), values[i].release()) != 0) return Ref();
   }
-  return Describe(batch.get(), info, slot) ? std::move(batch) : Ref();
+  if (!Describe(batch.get(), info, slot)) return Ref();
+  if (state.output.get() == Py_None) return batch;
+  return Ref(PyObject_CallFunctionObjArgs(state.output.get(), batch.get(), nullptr));
 }
 
 Ref MakeView(const State& state, const Field& field, PyObject* slot) {

@@ -50,11 +50,12 @@ bool Read(PyObject* arguments, State* state) {
   state->unlock = ReadObject(arguments, "release_lock");
   state->messages = ReadObject(arguments, "messages");
   state->batch_type = ReadObject(arguments, "batch_type");
+  state->output = ReadObject(arguments, "output");
   const bool common =
       ReadAddress(arguments, "feed", &state->feed) && ReadAddress(arguments, "out", &state->out) &&
       ReadAddress(arguments, "info", &state->info) && ReadAddress(arguments, "next", &state->next) &&
       ReadAddress(arguments, "release", &state->release) && state->kept && state->acquire && state->unlock &&
-      state->messages && state->batch_type && PyType_Check(state->batch_type.get()) != 0 &&
+      state->messages && state->batch_type && PyType_Check(state->batch_type.get()) != 0 && state->output &&
       ReadNumber(arguments, "samples", &samples) && ReadNumber(arguments, "max_held", &max_held) &&
       ReadFields(arguments, state);
   if (!common) return false;

@@ -64,6 +64,7 @@ struct State {
   Ref acquire, unlock;  // the feed's lock
   Ref messages;         // of the library, which the Python code logs
   Ref batch_type;
+  Ref output;           // makes of a batch what the trainer gets; None: the batch is it
   Ref array;            // views: numpy.ndarray
   bool copies = false;  // views: of which no tensor keeps the slot
   Py_ssize_t slot_bytes = 0;

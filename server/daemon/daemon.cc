@@ -8,15 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <future>
-#include <thread>
 #include <vector>
 
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
 #include "common/os/host_limits.h"
-#include "common/os/start_thread.h"
 #include "server/config/version.h"
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/gpu_support.h"
@@ -289,7 +286,9 @@ void Daemon::Stop() {
   if (parts_->health) parts_->health->Close();
   if (parts_->datasets) parts_->datasets->opener.Stop();
   if (parts_->admin_endpoint) parts_->admin_endpoint->Stop(kCallGrace);
-  StopCalls();
+  if (parts_->guard) parts_->guard->HangUpAt(Clock::now() + 2 * kCallGrace);
+  if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
+  if (parts_->guard) parts_->guard->Stop();
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {
     for (const std::shared_ptr<Session>& session : parts_->sessions->All())
@@ -301,21 +300,6 @@ void Daemon::Stop() {
   if (parts_->workers) parts_->workers->Stop();
   CloseDatasets();
   parts_.reset();
-}
-
-void Daemon::StopCalls() {
-  std::promise<void> stopped;
-  std::thread stopping;
-  if (parts_->rpc) {
-    stopping = StartThread("rpc-stop", [&] {
-      parts_->rpc->Stop(kCallGrace);
-      stopped.set_value();
-    });
-    // gRPC waits for connections whose clients do not read, which the guard ends.
-    stopped.get_future().wait_for(2 * kCallGrace);
-  }
-  if (parts_->guard) parts_->guard->Stop();
-  if (stopping.joinable()) stopping.join();
 }
 
 void Daemon::CloseDatasets() {

@@ -70,8 +70,6 @@ class Daemon {
   Status AnnounceReady();
   std::string ServingText() const;
   void Stop();
-  // Ends the gRPC server, and the connections to it.
-  void StopCalls();
   // Waits only briefly for datasets whose storage hangs.
   void CloseDatasets();
 

@@ -58,8 +58,8 @@ struct Datasets {
             [this](uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
               opener.Close(user, spec, std::move(dataset));
             },
-            [this](const DatasetSpec& spec, const std::vector<std::string>& roots) {
-              return OpenDataset(spec, roots, index_store.get());
+            [this](const std::shared_ptr<const Location>& location, const DatasetSpec& spec) {
+              return OpenDataset(location, spec, index_store.get());
             }) {}
 
   const std::unique_ptr<IndexStore> index_store;

@@ -16,6 +16,8 @@ namespace {
 
 // Of a dataset that changes while it is opened. One that changes all the time is used as it is.
 constexpr int kOpens = 2;
+// Of one whose path leads to another folder, or file, behind it than before. Some files may be of either.
+constexpr int kOpensOfOthers = 5;
 
 // A reload of the configuration may give the name another path.
 DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
@@ -25,7 +27,7 @@ DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
 
 }  // namespace
 
-Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
+Result<DatasetCache::Resolved> DatasetCache::Resolve(const DatasetSpec& spec) const {
   const std::shared_ptr<const Options> options = this->options();
   Key key{spec, options->allowed_roots, {}};
   if (!spec.name.empty()) {
@@ -45,11 +47,12 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     const std::filesystem::path path(key.spec.path);
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<const Location> base, ResolveLocation(key.spec.path, key.roots));
-  const Result<Stamp> stamp = base->StampOf("");
+  ASSIGN_OR_RETURN(std::shared_ptr<const Location> location,
+                   ResolveLocation(key.spec.path, key.roots, PathLinks::kFollowedOnce));
+  const Result<Stamp> stamp = location->StampOf("");
   if (!stamp.ok()) return ExplainMissing(stamp.status(), key.spec.path);
   key.stamp = *stamp;
-  return key;
+  return Resolved{std::move(key), std::move(location)};
 }
 
 void DatasetCache::SetOptions(Options options) {
@@ -137,31 +140,38 @@ std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const Dataset
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
   int64_t now = UnixNanoseconds();
-  ASSIGN_OR_RETURN(Key key, Resolve(spec));
+  ASSIGN_OR_RETURN(Resolved resolved, Resolve(spec));
   for (int tries = 1;; ++tries) {
+    const Key& key = resolved.key;
     {
       std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr);
       if (open != nullptr && open->IsCurrent()) return open;
       ForgetEarlier(key, open);
     }
-    Result<std::shared_ptr<const Dataset>> made = open_(key.spec, key.roots);
+    Result<std::shared_ptr<const Dataset>> made = open_(resolved.location, key.spec);
     if (made.status().code() == Code::kResourceExhausted && DropUnused()) {
       return Status(Code::kResourceExhausted,
                     made.status().message() + "; datasets without feeds are being closed: try again",
                     made.status().native_error());
     }
     const int64_t opened_at = UnixNanoseconds();
-    Result<Key> after = Resolve(spec);
-    const bool same = after.ok() && *after == key;
-    // Another folder may have taken its place meanwhile, so that some of its files are of the one before.
-    if (!same && after.ok() && tries < kOpens) {
+    Result<Resolved> after = Resolve(spec);
+    const bool same = after.ok() && after->key == key;
+    const bool is_other = after.ok() && after->key.stamp.node != key.stamp.node;
+    if (!same && after.ok() && tries < (is_other ? kOpensOfOthers : kOpens)) {
       if (made.ok()) WithClose(user, WithPath(spec, key.spec), *std::move(made)).reset();
-      key = *std::move(after);
+      resolved = *std::move(after);
       now = opened_at;
       continue;
     }
     ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, std::move(made));
     opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
+    if (is_other) {
+      return FailedPrecondition("open dataset " + QuotePath(key.spec.path) +
+                                ": another took its place each of " + std::to_string(tries) +
+                                " times that it was opened, so some of its files may be of either; try again "
+                                "when its path leads to the same for a while");
+    }
     return same && IsSettled(key.stamp.changed_ns, now) ? FindOrAdd(key, std::move(opened)) : opened;
   }
 }

@@ -24,7 +24,8 @@ namespace pinfeed {
 // Purpose: resolves the names of datasets and shares the open ones.
 // Owns: the `capacity` most recently used datasets. Others live as long as their feeds.
 // Threads: any. Open blocks on storage without a time limit. DatasetOpener bounds the threads and the
-// waiting. Errors: those of OpenDataset, and kNotFound for a name that is not configured. Invariants: 1. a
+// waiting. Errors: those of OpenDataset, kNotFound for a name that is not configured, and kFailedPrecondition
+// for a path that leads to another file or folder each time it is opened. Invariants: 1. a
 // dataset is opened again if its directory or an entry of it has changed, or had changed so shortly before it
 // was opened that another change may have the same time, or if it is not current; 2. only
 // `close` destroys datasets, and never under the lock, since destroying one closes files and may block like
@@ -37,7 +38,7 @@ class DatasetCache {
     size_t capacity = 8;
   };
   using OpenFunction = std::function<Result<std::shared_ptr<const Dataset>>(
-      const DatasetSpec& spec, const std::vector<std::string>& roots)>;
+      const std::shared_ptr<const Location>& location, const DatasetSpec& spec)>;
   // Destroys a dataset that nobody else uses. `user` opened it by `spec`; for a named dataset, `spec` also
   // has the path that the name stood for. Called on the thread that drops the last reference. Must outlive
   // every dataset, and must not throw.
@@ -46,8 +47,8 @@ class DatasetCache {
   // Without `close`, the thread that drops the last reference destroys the dataset immediately.
   explicit DatasetCache(
       Options options, CloseFunction close = nullptr,
-      OpenFunction open = [](const DatasetSpec& spec,
-                             const std::vector<std::string>& roots) { return OpenDataset(spec, roots); })
+      OpenFunction open = [](const auto& location,
+                             const DatasetSpec& spec) { return OpenDataset(location, spec); })
       : close_(std::move(close)),
         open_(std::move(open)),
         options_(std::make_shared<const Options>(std::move(options))) {}
@@ -69,12 +70,17 @@ class DatasetCache {
     Stamp stamp;
     bool operator==(const Key&) const = default;
   };
+  struct Resolved {
+    Key key;
+    // The dataset is opened by it, so that it is what has the stamp, wherever links lead meanwhile.
+    std::shared_ptr<const Location> location;
+  };
   struct Entry {
     Key key;
     std::weak_ptr<const Dataset> dataset;
   };
 
-  Result<Key> Resolve(const DatasetSpec& spec) const;
+  Result<Resolved> Resolve(const DatasetSpec& spec) const;
   // Returns the dataset with a deleter that calls `close_`.
   std::shared_ptr<const Dataset> WithClose(uid_t user, const DatasetSpec& spec,
                                            std::shared_ptr<const Dataset> opened) const;

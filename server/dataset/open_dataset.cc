@@ -127,16 +127,8 @@ void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
   }
 }
 
-Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
-                                                   const std::vector<std::string>& allowed_roots,
-                                                   IndexStore* store) {
-  ASSIGN_OR_RETURN(std::shared_ptr<const Location> location,
-                   ResolveLocation(spec.path, allowed_roots, PathLinks::kFollowedOnce));
-  return OpenDatasetAt(std::move(location), spec, store);
-}
-
-Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
-                                                     const DatasetSpec& spec, IndexStore* store) {
+Result<std::shared_ptr<const Dataset>> OpenDataset(std::shared_ptr<const Location> location,
+                                                   const DatasetSpec& spec, IndexStore* store) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
   ASSIGN_OR_RETURN(const DatasetContents contents, ListContents(*location));
   const DatasetFormat* format = FindDatasetFormat(spec.format);

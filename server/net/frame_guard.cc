@@ -54,6 +54,19 @@ void FrameGuard::StopAccepting() {
   });
 }
 
+void FrameGuard::HangUpAt(Clock::time_point time) {
+  loop_->Post([this, time] {
+    loop_->At(time, [this] {
+      std::vector<uint64_t> open;
+      for (const auto& [id, watched] : clients_) open.push_back(id);
+      for (const uint64_t id : open) {
+        clients_.at(id).client->connection().HangUp();
+        UpdateWatches(id);
+      }
+    });
+  });
+}
+
 void FrameGuard::Stop() {
   if (std::exchange(stopped_, true)) return;
   loop_->Stop();

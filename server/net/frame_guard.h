@@ -22,8 +22,8 @@ namespace pinfeed {
 // Purpose: serves all connections of one socket on one thread. Accepts them, watches their descriptors,
 // grants credit to those that wait, and closes those that are late. Owns: the listening socket, the clients,
 // the thread. Borrows: the registry, the gRPC server and the refusals (outlive it). Threads: Start,
-// StopAccepting and Stop from the owner. Errors: Create's. Without a free descriptor it pauses accepting, and
-// new connections wait in the socket's queue.
+// StopAccepting, HangUpAt and Stop from the owner. Errors: Create's. Without a free descriptor it pauses
+// accepting, and new connections wait in the socket's queue.
 class FrameGuard {
  public:
   // A trainer holds a connection while it opens a feed; a tool holds one.
@@ -51,6 +51,9 @@ class FrameGuard {
   void Start();
   // Accepts no more connections; open ones continue. Idempotent.
   void StopAccepting();
+  // Closes the connections that are still open then. A gRPC server that stops waits for clients that do not
+  // read.
+  void HangUpAt(std::chrono::steady_clock::time_point time);
   // Forwards what gRPC has sent and closes all connections. Precondition: the gRPC server has stopped.
   // Idempotent.
   void Stop();

@@ -34,9 +34,7 @@ class UserCounts {
     }
     return Counted(sums_.get(), [sums = sums_, user, amount](const void*) {
       const MutexLock lock(sums->mutex);
-      const auto found = sums->of.find(user);
-      found->second -= amount;
-      if (found->second == 0) sums->of.erase(found);
+      if ((sums->of[user] -= amount) == 0) sums->of.erase(user);
       sums->less.NotifyAll();
     });
   }

@@ -46,6 +46,7 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
 
 void AdminEndpoint::Stop(std::chrono::milliseconds grace) {
   guard_->StopAccepting();
+  guard_->HangUpAt(std::chrono::steady_clock::now() + 2 * grace);
   rpc_->Stop(grace);
   guard_->Stop();
 }

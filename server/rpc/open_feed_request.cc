@@ -16,8 +16,8 @@ namespace {
 void CheckSizesOfLists(const v1::FeedSpec& spec, Faults& faults) {
   const auto check = [&](const char* field, int size) {
     if (size > static_cast<int>(kMaxNamedFields)) {
-      faults.Add(field, "has " + std::to_string(size) + " entries, and at most " +
-                            std::to_string(kMaxNamedFields) + " are possible");
+      faults.Add(field, "has " + std::to_string(size) + " names, at most " + std::to_string(kMaxNamedFields) +
+                            " are possible");
     }
   };
   check("dataset.produced.fields", spec.dataset().produced().fields_size());

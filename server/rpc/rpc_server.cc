@@ -19,8 +19,7 @@
 namespace pinfeed {
 namespace {
 
-// A request with the longest possible lists has less than 256 KiB, and usual ones a few. One of many small
-// parts takes 45 times its bytes when it is parsed.
+// Usual requests have a few KiB. One of many small parts takes 45 times its bytes when it is parsed.
 constexpr int kMaxRequestBytes = 256 << 10;
 // Used by reflection only: no other call blocks a thread of gRPC's.
 constexpr int kMaxThreads = 16;

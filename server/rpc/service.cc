@@ -34,9 +34,11 @@ constexpr uint64_t kMaxUnreadAnswerBytes = uint64_t{16} << 20;
 constexpr uint64_t kSmallAnswerBytes = uint64_t{16} << 10;
 // What a name takes in an answer besides its text, at least.
 constexpr uint64_t kNameBytes = 48;
-// How long a feed that was opened waits for others' answers to be read: of many trainers that start together.
-constexpr std::chrono::seconds kLongestWait(30);
-constexpr std::chrono::milliseconds kLookInterval(100);  // meanwhile, whether the client has given up
+// How long a feed that was opened waits, on a thread for calls, for others' answers to be read: of many
+// trainers that start together.
+constexpr std::chrono::seconds kLongestWait(10);
+// Of one user, parsed: the guard's limit counts what was sent, until the call is reset.
+constexpr uint64_t kMaxRequestBytes = uint64_t{32} << 20;
 
 // Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
@@ -70,8 +72,12 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     if (error.code() == Code::kUnavailable) context_.AddTrailingMetadata(kStoppingKey, "1");
     Finish(ToGrpc(error));
   }
-  // Until gRPC has passed the answer on.
-  void HoldUntilRead(UserCounts::Counted counted) { unread_ = std::move(counted); }
+  // Until gRPC has passed the answer on. Returns whether there is something to hold.
+  bool Hold(UserCounts::Counted counted) {
+    if (counted == nullptr) return false;
+    held_.push_back(std::move(counted));
+    return true;
+  }
   bool cancelled() const { return *cancelled_; }
   CallLimits limits() const { return {deadline_, cancelled_}; }
 
@@ -86,7 +92,7 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
   const std::chrono::steady_clock::time_point deadline_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  UserCounts::Counted unread_;
+  std::vector<UserCounts::Counted> held_;  // used by one thread at a time
 };
 
 struct FeederService::Opening {
@@ -101,34 +107,33 @@ struct FeederService::Opening {
 FeederService::FeederService(Parts parts)
     : parts_(std::move(parts)), calls_(kCalls, "call"), status_calls_(kStatusCalls, "status") {}
 
-std::optional<Caller> FeederService::FindCaller(const grpc::CallbackServerContext& context, Call& call,
-                                                const char* what) const {
+std::optional<Caller> FeederService::Admit(const grpc::CallbackServerContext& context, Call& call,
+                                           const char* what, const google::protobuf::Message& request) {
   Result<Caller> caller = parts_.callers.Find(context, what);
-  if (caller.ok()) return *std::move(caller);
-  parts_.refusals.CountRequest(context.peer(), caller.status());
-  call.Fail(caller.status());
+  if (!caller.ok()) {
+    parts_.refusals.CountRequest(context.peer(), caller.status());
+    call.Fail(caller.status());
+    return std::nullopt;
+  }
+  const uid_t user = caller->peer.uid;
+  if (call.Hold(requests_.TryAdd(user, request.SpaceUsedLong(), kMaxRequestBytes))) return *std::move(caller);
+  Refuse(*caller, call,
+         ResourceExhausted(std::string(what) + ": requests of this user that wait for an answer take " +
+                           ByteSize(requests_.Of(user)) + ", and no more are taken beyond " +
+                           ByteSize(kMaxRequestBytes) + "; try again later"));
   return std::nullopt;
 }
 
 Status FeederService::CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
                                   std::chrono::steady_clock::time_point deadline) {
-  if (bytes <= kSmallAnswerBytes) return OkStatus();
-  UserCounts::Counted counted;
-  auto now = std::chrono::steady_clock::now();
-  do {
-    const auto until = std::min(deadline, now + kLookInterval);
-    counted = unread_.AddBy(caller.peer.uid, bytes, kMaxUnreadAnswerBytes, until);
-    now = std::chrono::steady_clock::now();
-  } while (counted == nullptr && now < deadline && !call.cancelled());
-  if (counted == nullptr) {
-    return ResourceExhausted(
-        std::string(what) + ": " + ByteSize(unread_.Of(caller.peer.uid)) +
-        " of answers to calls of this user have not been read, and no more are made beyond " +
-        ByteSize(kMaxUnreadAnswerBytes) +
-        "; find the process that calls and does not read, perhaps one that is stopped, or try again later");
-  }
-  call.HoldUntilRead(std::move(counted));
-  return OkStatus();
+  const uid_t user = caller.peer.uid;
+  if (bytes <= kSmallAnswerBytes || call.Hold(unread_.AddBy(user, bytes, kMaxUnreadAnswerBytes, deadline)))
+    return OkStatus();
+  return ResourceExhausted(
+      std::string(what) + ": " + ByteSize(unread_.Of(user)) +
+      " of answers to calls of this user have not been read, and no more are made beyond " +
+      ByteSize(kMaxUnreadAnswerBytes) +
+      "; find the process that calls and does not read, perhaps one that is stopped, or try again later");
 }
 
 void FeederService::Answer(const Caller& caller, Call& call, const char* what,
@@ -155,7 +160,7 @@ grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* c
                                                   const v1::OpenFeedRequest* request,
                                                   v1::OpenFeedResponse* response) {
   auto* const call = new Call(*context);
-  std::optional<Caller> caller = FindCaller(*context, *call, kOpenFeed);
+  std::optional<Caller> caller = Admit(*context, *call, kOpenFeed, *request);
   if (!caller) return call;
   const auto opening =
       std::make_shared<Opening>(Opening{*std::move(caller), *call, *request, *response, TraceIdOf(*context)});
@@ -243,7 +248,7 @@ grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerCont
                                                         v1::ProducerInvitation* response) {
   static constexpr char kWhat[] = "invite a producer";
   auto* const call = new Call(*context);
-  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
   if (!caller) return call;
   if (const Status invited = Invite(*caller, *request, *response); !invited.ok()) {
     Refuse(*caller, *call, invited);
@@ -284,7 +289,7 @@ grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext
                                                      v1::BatcherInvitation* response) {
   static constexpr char kWhat[] = "join a batcher";
   auto* const call = new Call(*context);
-  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
   if (!caller) return call;
   // It allocates memory.
   Queue(*caller, *call, kWhat, [this, caller = *caller, call, request, response] {
@@ -312,13 +317,14 @@ Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& r
 }
 
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
-                                                   const v1::GetStatusRequest* /*request*/,
+                                                   const v1::GetStatusRequest* request,
                                                    v1::GetStatusResponse* response) {
   static constexpr char kWhat[] = "get the status";
   auto* const call = new Call(*context);
-  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
   if (!caller) return call;
   const bool taken = status_calls_.Submit(caller->peer.uid, [this, caller = *caller, call, response] {
+    if (call->cancelled()) return call->Finish(grpc::Status::CANCELLED);
     FillStatus(parts_.snapshot(), *response);
     Answer(caller, *call, kWhat, *response);
   });
@@ -329,11 +335,11 @@ grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* 
 // Asks for all datasets at once, so that one on hung storage does not delay the others. Lists have a dataset
 // account of their own, so hung datasets do not keep a user from opening feeds.
 grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
-                                                      const v1::ListDatasetsRequest* /*request*/,
+                                                      const v1::ListDatasetsRequest* request,
                                                       v1::ListDatasetsResponse* response) {
   static constexpr char kWhat[] = "list the datasets";
   auto* const call = new Call(*context);
-  const std::optional<Caller> caller = FindCaller(*context, *call, kWhat);
+  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
   if (!caller) return call;
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
   for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);

@@ -62,11 +62,12 @@ class FeederService final : public v1::Feeder::CallbackService {
   class Call;      // answered later
   struct Opening;  // an OpenFeed call until it is answered
 
-  // Returns who makes the call. Null: it is refused, and finished.
-  std::optional<Caller> FindCaller(const grpc::CallbackServerContext& context, Call& call,
-                                   const char* what) const;
+  // Returns who makes the call, whose request is counted until it is finished. Null: it is refused, and
+  // finished.
+  std::optional<Caller> Admit(const grpc::CallbackServerContext& context, Call& call, const char* what,
+                              const google::protobuf::Message& request);
   // Counts the call's answer until it was read. kResourceExhausted if the caller's user has too many that
-  // were not, until the deadline, or until the call is cancelled.
+  // were not, until the deadline.
   Status CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
                      std::chrono::steady_clock::time_point deadline);
   // Finishes the call with this answer, or as CountUnread.
@@ -87,7 +88,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   void Open(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
 
   const Parts parts_;
-  UserCounts unread_;  // bytes of answers that gRPC has not passed on
+  UserCounts requests_;  // bytes that the requests of unfinished calls take
+  UserCounts unread_;    // bytes of answers that gRPC has not passed on
   CallQueue calls_;
   CallQueue status_calls_;  // guarded connections bound how many wait
 };

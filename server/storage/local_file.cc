@@ -236,7 +236,7 @@ Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<st
   if (best.empty()) {
     return PermissionDenied("dataset path " + QuotePath(clean) + " is below none of the allowed roots (" +
                             (listed.empty() ? "there are none" : listed) +
-                            "); move it below one, or allow its folder");
+                            "); move it below one, or add its folder to allowed_roots");
   }
   // The operator chose the root, so links in its own path are followed.
   UniqueFd fd(::open(best.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -316,7 +316,7 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {
   if (relative_ == ".") {
     return PermissionDenied("the directory that holds " + QuotePath(path_) +
-                            " is below no allowed root; allow it");
+                            " is below no allowed root; add it to allowed_roots");
   }
   UniqueFd root(::fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
   if (!root) return ErrnoStatus("open the directory that holds " + QuotePath(path_), errno);

@@ -124,7 +124,7 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
   ASSIGN_OR_RETURN(const UniqueFd node, OpenNode(below));
   const std::optional<NodeStat> stat = StatNode(node.get(), "");
   if (!stat) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
-  Stamp stamp{kStart};
+  Stamp stamp{kStart, 0, {stat->version.device, stat->version.inode}};
   MixStat(*stat, stamp);
   if (!S_ISDIR(stat->mode)) {
     ASSIGN_OR_RETURN(const UniqueFd parent, OpenParent(below));
@@ -154,7 +154,7 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
     if (++count > kMaxStamped) return stamp;
     const std::optional<NodeStat> of_entry = StatNode(::dirfd(directory.get()), entry->d_name);
     if (!of_entry) continue;
-    Stamp one{kStart, of_all.changed_ns};
+    Stamp one{kStart, of_all.changed_ns, {}};
     MixStat(*of_entry, one);
     if (S_ISLNK(of_entry->mode)) MixTarget(*this, JoinPath(below, name), one);
     entries += one.value;  // a sum, since readdir has no order

@@ -79,6 +79,9 @@ def test_devices(fake):
         assert fake.spec()["backend"] == "AUTO"
     fake(device="cuda:0", backend="vmm-fd", framework="torch").close()
     assert fake.spec()["backend"] == "VMM_FD"
+    for backend in ("vmm-fd", "cuda-ipc"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match=f"backend: '{backend}' is for tensors on a GPU"):
+            fake(backend=backend)
     for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", -1, True, 1.5):
         with pytest.raises(pinfeed.InvalidArgumentError, match="device: "):
             fake(device=wrong)

@@ -53,7 +53,7 @@ def plain(feed_of, feed, calls):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize("options", [{}, {"zero_copy": False}])
+@pytest.mark.parametrize("options", [{}, {"zero_copy": False}, {"share": "broadcast", "group": "g"}, {"share": "queue", "group": "g"}])
 def test_batches_are_the_same(feed_of, framework, options):
     feed = feed_of(framework=framework, **options)
     for epoch in range(2):
@@ -67,6 +67,24 @@ def test_batches_are_the_same(feed_of, framework, options):
             seen.append(label.tolist())
         assert seen == [[100 * epoch + label for label in labels] for labels in EPOCH]
     plain(feed_of, feed, 2 * (len(EPOCH) + 1))
+
+
+@pytest.mark.parametrize("output", ["dict", "tuple"])
+def test_other_forms_of_batches_are_the_same(feed_of, output):
+    feed = feed_of(output=output)
+    seen = []
+    for made in feed:
+        assert (type(made), list(made)) == (dict, ["image", "label"]) if output == "dict" else type(made) is tuple
+        image, label = made.values() if output == "dict" else made
+        assert image[:, 1, 5].tolist() == [value % 256 for value in label.tolist()]
+        seen.append(label.tolist())
+    assert seen == EPOCH
+    plain(feed_of, feed, len(EPOCH) + 1)
+    assert feed.held == 1, "a tensor keeps the slot"
+    released = feed_of.c.fake_released()
+    del made, image
+    gc.collect()
+    assert feed.held == 0 and feed_of.c.fake_released() == released + 1
 
 
 def test_a_tensor_keeps_its_slot(feed_of):
@@ -227,16 +245,16 @@ def test_a_signal_handler_may_take_batches_and_close_the_feed(feed_of):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="Python runs signal handlers between any two instructions of the loop")
-def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of):
-    feed = feed_of({"SAMPLES": 40_000})
+@pytest.mark.parametrize("output", ["batch", "dict"])
+def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of, output):
+    feed = feed_of({"SAMPLES": 40_000}, output=output)
     seen, stop, armed, raised = [], threading.Event(), [False], []
 
     def handler(*_):
-        if armed.pop():
-            armed.append(False)
+        if armed[0]:  # not again while it runs
+            armed[0] = False
             raised.append(1)
             raise KeyboardInterrupt
-        armed.append(False)
 
     def interrupt():
         while not stop.wait(0.0005):
@@ -247,19 +265,21 @@ def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of):
     thread.start()
     iterator = iter(feed)
     try:
-        while len(seen) < 10_000:
+        while True:
             try:
                 armed[0] = True
                 for batch in iterator:
-                    seen.append(batch.index)
+                    seen.append(batch["label"] if output == "dict" else batch.index)  # no Python code, in which a handler may run
                 armed[0] = False
+                break
             except KeyboardInterrupt:
                 pass
     finally:
         stop.set()
         thread.join()
         signal.signal(signal.SIGUSR1, before)
-    assert seen == list(range(10_000)) and raised
+    numbers = [int(label[0]) // BATCH for label in seen] if output == "dict" else seen
+    assert numbers == list(range(10_000)) and raised
 
 
 def test_threads_share_a_feed(feed_of):
@@ -330,12 +350,11 @@ def test_batches_that_are_written(feed_of, monkeypatch, closes):
 
 
 def test_what_is_not_plain_is_left_to_python(feed_of):
-    for options in ({"output": "dict"}, {"settings": {"READ_ONLY": 1}, "framework": "numpy"}):
-        feed = feed_of(**options)
-        iterator = iter(feed)
-        for _ in range(3):
-            next(iterator)
-        assert feed._quick is None
+    feed = feed_of(settings={"READ_ONLY": 1}, framework="numpy")
+    iterator = iter(feed)
+    for _ in range(3):
+        next(iterator)
+    assert feed._quick is None
 
 
 def test_the_librarys_messages_come_with_the_next_batch(feed_of, caplog):

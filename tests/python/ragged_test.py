@@ -104,6 +104,9 @@ def test_to_padded(texts, framework):
     assert batch.tags.to_padded().shape[1] == 4
     with pytest.raises(ValueError, match="rows=3: a sample of this batch has 4 rows"):
         batch.tags.to_padded(rows=3)
+    for wrong in (-1, 5.5, "6", True):
+        with pytest.raises(ValueError, match=f"rows={wrong!r}: it is not a whole number"):
+            batch.tags.to_padded(rows=wrong)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

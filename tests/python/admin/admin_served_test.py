@@ -2,17 +2,23 @@
 """The TCP endpoint for operators of other hosts: whom it serves with what."""
 import ast
 import collections
+import contextlib
+import fcntl
 import os
 import socket
+import ssl
+import struct
 import subprocess
 import sys
+import termios
 
 import grpc
 import pinfeed
 import pytest
 from admin_fixtures import SPIFFE, TOOL, Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
 from daemon_process import Daemon
-from operate_test import OnATerminal
+from deaf_caller import many_calls
+from operate_test import OnATerminal, eventually
 from raw_client import messages, request_for
 
 
@@ -134,6 +140,23 @@ assert os.fork() or os._exit(0) is None
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 print(counts)
 """
+
+
+def test_an_operator_that_does_not_read_does_not_delay_the_end(papers, tmp_path):
+    (tmp_path / "long.jsonl").write_text("".join(f'{{"x": {row}, "label": "{row:04}{"c" * 4000}"}}\n' for row in range(1000)))  # 4 MB of class names
+    (tmp_path / "c.toml").write_text(f'[datasets.long]\npath = "{tmp_path}/long.jsonl"\n')
+    endpoint = Endpoint(tmp_path / "run", papers, "--config", str(tmp_path / "c.toml"), *papers.flags())
+    context = ssl.create_default_context(cafile=papers.ca.cert)
+    context.load_cert_chain(*papers.ops)
+    context.set_alpn_protocols(["h2"])
+    with contextlib.closing(socket.socket()) as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        plain.connect(("127.0.0.1", endpoint.port))
+        with context.wrap_socket(plain, server_hostname="node.example") as deaf:
+            deaf.sendall(many_calls(1, "/pinfeed.v1.Feeder/ListDatasets"))
+            eventually("its answer fills the socket", lambda: struct.unpack("i", fcntl.ioctl(deaf, termios.FIONREAD, bytes(4)))[0] > 16 << 10)
+            endpoint.daemon.stop()  # with status 0
+    assert "has not answered" not in endpoint.daemon.log()
 
 
 def test_a_call_by_tls_leaves_no_thread_and_no_descriptor(endpoint):

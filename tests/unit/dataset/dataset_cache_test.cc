@@ -3,11 +3,13 @@
 #include "server/dataset/dataset_cache.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <thread>
 #include <vector>
@@ -179,9 +181,9 @@ TEST_F(DatasetCacheTest, WhatChangesWhileItIsOpenedIsOpenedAgain) {
   LetTimesSettle();
   int opens = 0;
   bool always = false;
-  DatasetCache cache(Options(8), nullptr, [&](const DatasetSpec& spec, const auto& roots) {
+  DatasetCache cache(Options(8), nullptr, [&](const auto& location, const DatasetSpec& spec) {
     if (opens++ == 0 || always) change();  // after the cache has looked at it
-    return OpenDataset(spec, roots);
+    return OpenDataset(location, spec);
   });
   const DatasetSpec spec = Path((directory_ / "current").string());
   ASSERT_OK_AND_ASSIGN(auto second, cache.Open(kUser, spec));
@@ -195,8 +197,65 @@ TEST_F(DatasetCacheTest, WhatChangesWhileItIsOpenedIsOpenedAgain) {
   first.reset();
   second.reset();
   opens = 0;
-  EXPECT_OK(cache.Open(kUser, spec));
-  EXPECT_EQ(opens, 2) << "one that changes all the time";
+  EXPECT_THAT(cache.Open(kUser, spec),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("another took its place")));
+  EXPECT_EQ(opens, 5);
+}
+
+TEST_F(DatasetCacheTest, AFolderThatChangesAllTheTimeIsUsedAsItIs) {
+  WriteRows("set/a.npy", 5);
+  LetTimesSettle();
+  int opens = 0;
+  DatasetCache cache(Options(8), nullptr, [&](const auto& location, const DatasetSpec& spec) {
+    directory_.Write("set/note" + std::to_string(++opens) + ".txt", "x");
+    return OpenDataset(location, spec);
+  });
+  EXPECT_OK(cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_EQ(opens, 2);
+}
+
+// Here the path itself leads to another folder while it is opened; there is no link.
+TEST_F(DatasetCacheTest, FoldersThatAreExchangedAreNotMixed) {
+  const std::string set = directory_ / "set";
+  WriteRows("set/a.npy", 5);
+  WriteRows("next/a.npy", 6);
+  const auto exchange = [&] {
+    ASSERT_EQ(::renameat2(AT_FDCWD, set.c_str(), AT_FDCWD, (directory_ / "next").c_str(), RENAME_EXCHANGE),
+              0);
+  };
+  int exchanges = 1;
+  DatasetCache cache(Options(8), nullptr, [&](const auto& location, const DatasetSpec& spec) {
+    auto opened = OpenDataset(location, spec);
+    if (exchanges-- > 0) exchange();
+    return opened;
+  });
+  ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(kUser, Path(set)));
+  EXPECT_EQ(dataset->info().samples, 6U);
+  exchanges = 1000;
+  cache.Clear();
+  directory_.Write("set/changed.txt", "x");
+  EXPECT_THAT(cache.Open(kUser, Path(set)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("may be of either")));
+}
+
+TEST_F(DatasetCacheTest, WhatALinkLedToInBetweenIsNotOpened) {
+  WriteRows("releases/1/a.npy", 5);
+  WriteRows("releases/2/a.npy", 6);
+  const auto lead_to = [&](const char* release) {
+    std::filesystem::create_directory_symlink(release, directory_ / "next");
+    std::filesystem::rename(directory_ / "next", directory_ / "current");
+  };
+  lead_to("releases/1");
+  LetTimesSettle();
+  DatasetCache cache(Options(8), nullptr, [&](const auto& location, const DatasetSpec& spec) {
+    lead_to("releases/2");
+    auto opened = OpenDataset(location, spec);
+    lead_to("releases/1");
+    return opened;
+  });
+  const DatasetSpec spec = Path((directory_ / "current").string());
+  ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(kUser, spec));
+  EXPECT_EQ(dataset->info().samples, 5U);
 }
 
 TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
@@ -304,7 +363,7 @@ TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
     asked.push_back(std::async(std::launch::async, [in_use] { (void)in_use->options(); }));
     if (asked.back().wait_for(std::chrono::seconds(20)) == std::future_status::ready) ++free;
   };
-  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+  const auto open = [&](const std::shared_ptr<const Location>&, const DatasetSpec&) {
     return Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>(at_end));
   };
   DatasetCache cache(Options(1), nullptr, open);
@@ -326,7 +385,7 @@ TEST_F(DatasetCacheTest, DatasetsEndByCloseAlone) {
   const auto close = [&](uid_t user, const DatasetSpec&, std::shared_ptr<const Dataset> dataset) {
     closing.emplace_back(user, std::move(dataset));
   };
-  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+  const auto open = [&](const std::shared_ptr<const Location>&, const DatasetSpec&) {
     return Result<std::shared_ptr<const Dataset>>(
         std::make_shared<const AskingDataset>([&ended] { ended = true; }));
   };
@@ -366,7 +425,7 @@ TEST_F(DatasetCacheTest, WhatWasOpenedBeforeTheFilesChangedIsNotKept) {
 TEST_F(DatasetCacheTest, WhereMemoryIsLackingDatasetsWithoutReadersAreClosed) {
   int closed = 0;
   bool lacking = false;
-  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+  const auto open = [&](const std::shared_ptr<const Location>&, const DatasetSpec&) {
     return lacking ? Result<std::shared_ptr<const Dataset>>(Status(Code::kResourceExhausted, "no room", 24))
                    : Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>([] {}));
   };

@@ -38,7 +38,7 @@ class ManifestTest : public ::testing::Test {
     DatasetSpec spec;
     spec.path = "memory:/" + path;
     spec.options = std::move(options);
-    return OpenDatasetAt(storage_.At(path), spec);
+    return OpenDataset(storage_.At(path), spec);
   }
   Result<std::shared_ptr<const Dataset>> OpenText(const std::string& name, const std::string& text,
                                                   ParameterMap options = {}) {
@@ -139,7 +139,7 @@ TEST_F(ManifestTest, ATableThatEndsWithinARowIsWatchedForAWhile) {
   auto opened = std::async(std::launch::async, [&] {
     DatasetSpec spec;
     spec.path = path;
-    return OpenDataset(spec, {dir.path().string()});
+    return OpenDataset(ResolveLocation(path, {dir.path().string()}).value(), spec);
   });
   EXPECT_EQ(opened.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
   std::ofstream(path, std::ios::app) << "4\n";
@@ -152,7 +152,7 @@ TEST_F(ManifestTest, ATableThatIsBeingWrittenIsRefused) {
   const auto open = [&] {
     DatasetSpec spec;
     spec.path = path;
-    return OpenDataset(spec, {dir.path().string()});
+    return OpenDataset(ResolveLocation(path, {dir.path().string()}).value(), spec);
   };
   std::atomic<bool> stop = false;
   std::promise<void> begun;

@@ -24,6 +24,10 @@ class OpenDatasetTest : public ::testing::Test {
     dir_.Write("stream.bin", "abcdefgh");
   }
   std::string Path(std::string_view below) const { return dir_ / below; }
+  Result<std::shared_ptr<const Dataset>> Open(const DatasetSpec& spec) const {
+    ASSIGN_OR_RETURN(auto location, ResolveLocation(spec.path, {dir_.path()}));
+    return OpenDataset(std::move(location), spec);
+  }
   Result<std::shared_ptr<const Dataset>> Open(std::string_view below, std::string format = "",
                                               uint32_t length = 0, uint32_t stride = 0) const {
     DatasetSpec spec;
@@ -31,7 +35,7 @@ class OpenDatasetTest : public ::testing::Test {
     spec.format = std::move(format);
     if (length != 0) spec.options["sequence_length"] = Number(length);
     if (stride != 0) spec.options["stride"] = Number(stride);
-    return OpenDataset(spec, {dir_.path()});
+    return Open(spec);
   }
   // The format that was opened, or the error.
   std::string Format(std::string_view below, std::string format = "", uint32_t length = 0) const {
@@ -153,10 +157,9 @@ TEST_F(OpenDatasetTest, RefusesFilesForDirectoriesAndBack) {
 TEST_F(OpenDatasetTest, StaysBelowTheAllowedRoots) {
   EXPECT_THAT(Open("gone"), StatusIs(Code::kNotFound, HasSubstr(Path("gone"))));
   DatasetSpec spec;
-  EXPECT_THAT(OpenDataset(spec, {dir_.path()}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("dataset path is empty")));
+  EXPECT_THAT(Open(spec), StatusIs(Code::kInvalidArgument, HasSubstr("dataset path is empty")));
   spec.path = "/etc";
-  EXPECT_THAT(OpenDataset(spec, {dir_.path()}), StatusIs(Code::kPermissionDenied, HasSubstr("'/etc'")));
+  EXPECT_THAT(Open(spec), StatusIs(Code::kPermissionDenied, HasSubstr("'/etc'")));
   fs::create_symlink("/etc", Path("link"));
   EXPECT_THAT(Open("link"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("link"))));
 }

@@ -39,7 +39,7 @@ class RemoteStorageTest : public ::testing::Test {
     DatasetSpec spec;
     spec.path = "memory:/" + path;
     if (sequence_length != 0) spec.options["sequence_length"] = Number(sequence_length);
-    return OpenDatasetAt(storage.At(path), spec);
+    return OpenDataset(storage.At(path), spec);
   }
 
   // Reads sample 1, which every dataset here has.

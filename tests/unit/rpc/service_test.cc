@@ -5,8 +5,12 @@
 #include <grpcpp/server_posix.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/unit/session/opener_fixture.h"
 
@@ -27,7 +31,7 @@ class ServiceTest : public OpenerTest {
                      .value();
     service_ = std::make_unique<FeederService>(
         FeederService::Parts{callers_, opener_, datasets_, dataset_opener_, *lifelines_, sessions_, refusals_,
-                             [] { return DaemonSnapshot(); }, "1", "boot", 1});
+                             [this] { return snapshot_(); }, "1", "boot", 1});
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends_), 0);
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
@@ -54,6 +58,7 @@ class ServiceTest : public OpenerTest {
   uint64_t refused() const { return refusals_.counts()[static_cast<size_t>(Refusal::kRequest)]; }
   uint64_t refused(Code code) const { return refusals_.codes()[CodeIndex(code)]; }
 
+  std::function<DaemonSnapshot()> snapshot_ = [] { return DaemonSnapshot(); };
   const TempDir directory_;
   Refusals refusals_;
   PeerRegistry peers_;
@@ -89,6 +94,49 @@ TEST_F(ServiceTest, CallWithACertificateThatIsNoLongerAllowedIsCounted) {
   EXPECT_EQ(OpenFeed().error_code(), grpc::PERMISSION_DENIED);
   EXPECT_EQ(refused(), 2U);
   EXPECT_EQ(refused(Code::kPermissionDenied), 1U);
+}
+
+struct StatusCall {
+  grpc::ClientContext context;
+  v1::GetStatusRequest request;
+  v1::GetStatusResponse response;
+  std::promise<grpc::Status> answered;
+};
+
+TEST_F(ServiceTest, RequestsOfCallsThatWaitAreBounded) {
+  peers_.Set(ends_[0], {.pid = 1, .uid = 1000, .gid = 1000}, {});
+  std::promise<void> go;
+  snapshot_ = [gone = go.get_future().share()] {
+    gone.wait();
+    return DaemonSnapshot();
+  };
+  std::promise<void> one_is_refused;
+  std::atomic<int> refusals = 0;
+  std::vector<std::unique_ptr<StatusCall>> calls;
+  for (int i = 0; i < 20; ++i) {
+    StatusCall& call = *calls.emplace_back(std::make_unique<StatusCall>());
+    call.request.GetReflection()
+        ->MutableUnknownFields(&call.request)
+        ->AddLengthDelimited(1000, std::string(3 << 20, 'x'));
+    stub_->async()->GetStatus(&call.context, &call.request, &call.response, [&](const grpc::Status& status) {
+      if (status.error_code() == grpc::RESOURCE_EXHAUSTED && refusals++ == 0) one_is_refused.set_value();
+      call.answered.set_value(status);
+    });
+  }
+  one_is_refused.get_future().wait();
+  go.set_value();
+  int answered = 0;
+  for (const auto& call : calls) {
+    const grpc::Status status = call->answered.get_future().get();
+    if (status.ok())
+      ++answered;
+    else
+      EXPECT_THAT(status.error_message(), HasSubstr("requests of this user that wait for an answer take"));
+  }
+  EXPECT_GE(answered, 5);
+  grpc::ClientContext context;
+  v1::GetStatusResponse response;
+  EXPECT_TRUE(stub_->GetStatus(&context, {}, &response).ok()) << "what was answered counts no more";
 }
 
 }  // namespace

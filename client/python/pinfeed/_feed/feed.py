@@ -18,7 +18,6 @@ from .._base.checks import MAX_EPOCH, Checks, shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError
 from . import plain_next
 from .arguments import instead_of_attribute
-from .batch import OUTPUTS
 from .connection import Opened, Resumed, logger
 from .decode import check_decoder, describe_decoder
 from .labels import read_labels
@@ -76,12 +75,10 @@ class Feed(Stream):
         self._phase = _PLACED
         self._epoch = 0  # of the current iteration, or else of the next one
         self._dataset: Optional[DatasetView] = None
-        self._as_output = OUTPUTS[opened.output]
         self._ended = False  # placed or running: its last batch was delivered
         self._next_epoch: Optional[int] = None  # placed or running: the epoch chosen to follow this one
         self._shared = "sharing" in opened.spec
         self._queue = opened.spec.get("sharing") == "QUEUE"
-        self._may_be_plain = not self._shared and opened.output == "batch"
         self._accelerate_checked = False  # true once wrapped in pinfeed.accelerate.Loader, or after the warning that it is not
         super().__init__(opened)
         if opened.resumed is not None:
@@ -231,7 +228,7 @@ class Feed(Stream):
         while True:
             self._disarm()
             self._check_open()
-            if self._delivered and self._may_be_plain and not self._quick_made:
+            if self._delivered and not self._quick_made:
                 self._make_quick()
             if iterator.over:  # ended by another thread while this one waited for the lock
                 raise StopIteration
@@ -254,7 +251,9 @@ class Feed(Stream):
                 continue
             if epoch > self._epoch:
                 break  # kept for the next iteration
-            batch = self._as_output(self._maker.make(taken))
+            batch = self._maker.make(taken)
+            if self._as_output is not None:
+                batch = self._as_output(batch)
             if info[5] > self._maker.max_held:
                 self._count_copied(info[5])
             if self._taken is not taken or self._ended or self._iterator() is not iterator:

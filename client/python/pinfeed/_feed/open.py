@@ -200,6 +200,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_sharing(spec, checks, share, group, group_size)
     ordinal = ordinal_of(checks, device)
     backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))
+    if ordinal < 0 and backend in ("vmm-fd", "cuda-ipc"):
+        checks.add("backend", f"{backend!r} is for tensors on a GPU: give device, such as \"cuda\"")
     spec["backend"] = "HOST" if ordinal < 0 else backend.upper().replace("-", "_")
     framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
     output = checks.choice("output", output, tuple(OUTPUTS))

@@ -11,7 +11,7 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .._base import abi, places
 
@@ -61,8 +61,17 @@ class _Iterator:
 Iterator: Any = _Iterator if extension is None else extension.Iterator
 
 
-def make_next(library: abi.Library, handle: Optional[ctypes.c_void_p], out: ctypes.c_void_p, lock: Any, of_maker: Optional[Dict[str, Any]]) -> Any:
-    """Returns the extension's `Next` for a feed; None if there is no extension, or the maker's batches are not plain."""
+def make_next(
+    library: abi.Library,
+    handle: Optional[ctypes.c_void_p],
+    out: ctypes.c_void_p,
+    lock: Any,
+    of_maker: Optional[Dict[str, Any]],
+    output: Optional[Callable[[Any], Any]],
+) -> Any:
+    """Returns the extension's `Next` for a feed; None if there is no extension, or the maker's batches are not plain.
+    `output`: see `batch.OUTPUTS`.
+    """
     if extension is None or handle is None or of_maker is None:
         return None
 
@@ -82,5 +91,6 @@ def make_next(library: abi.Library, handle: Optional[ctypes.c_void_p], out: ctyp
         acquire=lock.acquire,
         release_lock=lock.release,
         messages=library._messages,
+        output=output,
         **of_maker,
     )

@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any, Iterator, List, Optional
 
-from .._base.checks import shown
+from .._base.checks import shown, to_integer
 from .._base.errors import Code, Error
 
 
@@ -71,6 +71,8 @@ class Ragged:
         longest = int(lengths.max(initial=0))
         if rows is None:
             rows = longest
+        elif to_integer(rows) is None or rows < 0:
+            raise ValueError(f"rows={shown(rows)}: it is not a whole number from 0 on")
         if rows < longest:
             raise ValueError(f"rows={rows}: a sample of this batch has {longest} rows; cut them before, or give more")
         samples, total = len(self), int(self.offsets[-1])
