@@ -71,6 +71,7 @@ DecodedCache::Image CachedHead::Make(const FileVersion& file, uint64_t sample,
     return nullptr;
   }
   CopyPixels(*result, image->pixels());
+  image->set_source(size);
   cache_.Add(file, name_, UseOf(sample), image);
   return image;
 }

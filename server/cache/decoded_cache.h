@@ -35,6 +35,9 @@ class CachedImage {
 
   uint64_t bytes() const { return block_.bytes(); }
   ImageSize size() const { return size_; }
+  // The size of the image that it was made of. Set before it is in the cache.
+  ImageSize source() const { return source_; }
+  void set_source(ImageSize source) { source_ = source; }
   ImageView view() const {
     return {pixels(), size_.width, size_.height, 3 * static_cast<size_t>(size_.width)};
   }
@@ -45,6 +48,7 @@ class CachedImage {
   const BudgetLease lease_;  // returned after the memory is
   const ImageMemory::Block block_;
   const ImageSize size_;
+  ImageSize source_;
 };
 
 // Purpose: keeps the images that will be used soonest. When it is full, the one of a few random entries that

@@ -22,6 +22,7 @@ Result<DatasetContents> ListContents(const Location& location) {
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
       contents.folder = entry.name;
     } else if (IsMetadataName(entry.name)) {
+      contents.both_metadata = !contents.metadata.empty();
       contents.metadata = entry.name;
     } else if (entry.name.ends_with(".npy")) {
       contents.npy_file = entry.name;

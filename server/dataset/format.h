@@ -21,11 +21,12 @@ namespace pinfeed {
 struct DatasetContents {
   std::string path;
   bool is_directory = false;
-  std::string npy_file;     // .npy
-  std::string bin_file;     // .bin: tokens without a header
-  std::string folder;       // a directory
-  std::string image;        // with an image's extension (IsNamedAsImage), decodable here or not
-  std::string metadata;     // metadata.jsonl or metadata.csv
+  std::string npy_file;  // .npy
+  std::string bin_file;  // .bin: tokens without a header
+  std::string folder;    // a directory
+  std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
+  std::string metadata;  // metadata.jsonl or metadata.csv
+  bool both_metadata = false;
   std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
   std::string other;        // of any other kind
 };

@@ -57,6 +57,8 @@ Result<ImageSize> ImageSource::Open(const TransformChain& transforms, const Rand
     }
     if (scratch.cached == nullptr) return size;
   }
+  // Refuses what is refused without the cache: limits are those of all transforms together.
+  RETURN_IF_ERROR(transforms.Plan(key, scratch.cached->source(), plan));
   const ImageSize size = scratch.cached->size();
   RETURN_IF_ERROR(transforms.Plan(key, size, plan, head_->transforms()));
   return size;

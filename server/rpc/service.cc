@@ -38,7 +38,7 @@ constexpr uint64_t kNameBytes = 48;
 // trainers that start together.
 constexpr std::chrono::seconds kLongestWait(10);
 // Of one user, parsed: the guard's limit counts what was sent, until the call is reset.
-constexpr uint64_t kMaxRequestBytes = uint64_t{32} << 20;
+constexpr uint64_t kMaxParsedRequestBytes = uint64_t{32} << 20;
 
 // Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
@@ -116,11 +116,12 @@ std::optional<Caller> FeederService::Admit(const grpc::CallbackServerContext& co
     return std::nullopt;
   }
   const uid_t user = caller->peer.uid;
-  if (call.Hold(requests_.TryAdd(user, request.SpaceUsedLong(), kMaxRequestBytes))) return *std::move(caller);
+  if (call.Hold(requests_.TryAdd(user, request.SpaceUsedLong(), kMaxParsedRequestBytes)))
+    return *std::move(caller);
   Refuse(*caller, call,
          ResourceExhausted(std::string(what) + ": requests of this user that wait for an answer take " +
                            ByteSize(requests_.Of(user)) + ", and no more are taken beyond " +
-                           ByteSize(kMaxRequestBytes) + "; try again later"));
+                           ByteSize(kMaxParsedRequestBytes) + "; try again later"));
   return std::nullopt;
 }
 

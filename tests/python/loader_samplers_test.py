@@ -4,6 +4,7 @@
 Long because: each kind of sampler and dataset that readers thought of is a class.
 """
 
+import contextlib
 import itertools
 import pickle
 
@@ -457,16 +458,99 @@ def test_epochs_that_begin_alike_are_not_taken_for_each_other():
         continued(make, before=1)
 
 
-def test_an_epoch_of_as_many_batches_as_there_are_was_not_left_early():
+def test_an_epoch_whose_end_the_sampler_was_not_asked_for_was_left_early():
     sampler, other = PositionSampler(), PositionSampler()
     loader, resumed = loader_of(sampler, False), loader_of(other, False)
-    sampler.set_epoch(0)
-    for _ in zip(range(len(loader)), loader):
+    for _ in zip(range(len(loader)), loader):  # it may count its epochs where one ends
         pass
-    sampler.set_epoch(1)
+    iterator = iter(loader)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="Take a state behind a batch"):
+        resumed.load_state_dict(saved(loader))
+    next(iterator)
+    resumed.load_state_dict(saved(loader))
+    assert values(resumed) == values(iterator)
+
+
+class CountedByItsLength(list):
+    """As samplers do whose length depends on an order."""
+
+    asked = 0
+
+    def __len__(self):
+        self.asked += 1
+        return super().__len__()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nobody_asks_for_the_length_of_a_sampler(workers):
+    sampler = CountedByItsLength(range(24))
+    loader = pinfeed.DataLoader(range(24), 4, sampler=sampler, num_workers=workers)
+    sampler.asked = 0
+    next(iter(loader))
+    assert len(values(loader)) == 6 and not sampler.asked
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_before_the_first_batch_behind_a_loaded_state(workers):
+    """The sampler still tells of its latest iterator then."""
+    sampler, other = PositionSampler(), PositionSampler()
+    loader, resumed = (loader_of(each, False, num_workers=workers) for each in (sampler, other))
+    values(loader)
+    between = saved(loader)
+    next(iter(loader))
+    loader.load_state_dict(between)
     iterator = iter(loader)
     resumed.load_state_dict(saved(loader))
-    assert values(resumed) == values(iterator) and len(values(resumed)) == 24
+    assert values(resumed) == values(iterator)
+
+
+def test_a_short_order_that_repeats_is_compared_to_its_end():
+    class Repeats(PositionSampler):
+        def __iter__(self):
+            self.given, self.loaded = self.loaded or 0, None
+            for _ in range(self.given, 200):
+                self.given += 1
+                yield 0
+
+    loader, resumed = (pinfeed.DataLoader(range(5), 1, sampler=Repeats()) for _ in range(2))
+    for _ in zip(range(10), loader):
+        pass
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    state = saved(loader)
+    resumed_or_refused = None
+    with contextlib.suppress(pinfeed.InvalidArgumentError):
+        resumed.load_state_dict(state)
+        resumed_or_refused = len(values(resumed))
+    assert resumed_or_refused in (None, len(values(iterator)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_stays_where_a_state_put_it_is_told(workers):
+    class Stays(PositionSampler):
+        def __iter__(self):
+            position = self.loaded
+            yield from super().__iter__()
+            self.loaded = position
+
+    loader, resumed = (loader_of(Stays(), False, num_workers=workers) for _ in range(2))
+    values(loader)
+    resumed.load_state_dict(saved(loader))
+    with pytest.raises(pinfeed.Error, match="gave nothing behind a state that was loaded"):
+        values(resumed)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_cannot_tell_its_state_yet_does_when_nobody_asks(workers):
+    class Late(PositionSampler):
+        def state_dict(self):
+            raise AttributeError("it has not begun")
+
+    loader = loader_of(Late(), False, num_workers=workers)
+    assert len(values(loader)) == 24
+    with pytest.raises(AttributeError, match="it has not begun"):
+        loader.state_dict()
 
 
 @pytest.mark.parametrize("value", [float("nan"), numpy.array([float("nan"), 1]), numpy.float32, numpy.array([[1], [1, 2]], object), torch.ones(3)], ids=repr)

@@ -367,3 +367,106 @@ def test_the_garbage_collector_finalises_no_pipe_before_its_pool():
     del batches
     gc.collect()
     assert key not in worker_pool._kept and all(pipe.closed for pipe in pipes)
+
+
+class KeepsTheLoadedState(torch.utils.data.IterableDataset):
+    """As Hugging Face's: each iteration of the state's epoch number begins at the loaded state."""
+
+    def __init__(self):
+        self._starting_state_dict, self.at = None, 0
+
+    def __iter__(self):
+        self.at = self._starting_state_dict["at"] if self._starting_state_dict else 0
+        while self.at < 6:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self._starting_state_dict = state
+
+
+class UsesUpTheLoadedState(BeginsAnew):
+    """Is its own iterator; a loaded state is that of the next one."""
+
+    loaded = None
+
+    def __iter__(self):
+        self.at, self.loaded = self.loaded or 0, None
+        return self
+
+    def load_state_dict(self, state):
+        self.loaded = state["at"]
+
+
+@PLACES
+@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState])
+@pytest.mark.parametrize("taken", [0, 2, 6])
+def test_later_epochs_do_not_begin_at_the_loaded_state(kind, options, taken):
+    loader, resumed = (pinfeed.DataLoader(kind(), 1, **options) for _ in range(2))
+    iterator = iter(loader)
+    if taken == 6:
+        values(iterator)
+        iterator = None
+    for _ in range(taken if iterator is not None else 0):
+        next(iterator)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    whole = [values(loader if iterator is None else iterator), values(loader), values(loader)]
+    assert [values(resumed) for _ in range(3)] == whole and len(whole[2]) == 6
+
+
+def test_a_state_that_the_program_loads_itself_is_not_forgotten():
+    dataset = KeepsTheLoadedState()
+    dataset.load_state_dict({"at": 4})
+    assert [values(pinfeed.DataLoader(dataset, 1)) for _ in range(2)] == [[[4], [5]], [[4], [5]]]
+
+
+class DrawsItsOrder(torch.utils.data.IterableDataset):
+    """Draws an order when it is asked for an iterator, which has a state."""
+
+    def __iter__(self):
+        iterator = Order(0)
+        iterator.order = torch.randperm(6).tolist()
+        return iterator
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_an_order_that_is_drawn_for_the_iterator_is_that_of_the_state(taken):
+    torch.manual_seed(1)
+    loader, resumed = (pinfeed.DataLoader(DrawsItsOrder(), 2) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    state, generator = pickle.loads(pickle.dumps(loader.state_dict())), torch.get_rng_state()
+    expected = values(iterator), torch.rand(1), values(loader)
+    resumed.load_state_dict(state)
+    torch.set_rng_state(generator)
+    assert (values(resumed), torch.rand(1), values(resumed)) == expected
+
+
+class Raises(Stream):
+    def state_dict(self):
+        raise RuntimeError("call enable_checkpointing() first")
+
+
+class CannotBeSent(Stream):
+    def state_dict(self):
+        return {"at": self.at, "lock": threading.Lock()}
+
+
+@PLACES
+@pytest.mark.parametrize("kind, why", [(Raises, "call enable_checkpointing"), (CannotBeSent, "pickle")])
+def test_a_dataset_that_cannot_tell_its_state_serves_those_who_do_not_ask(kind, why, options):
+    loader = pinfeed.DataLoader(kind(), 2, **options)
+    assert values(loader) == values(loader) == [[0, 1], [2, 3], [4, 5]]
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(Exception, match=why):
+        loader.state_dict()
+    del iterator
+    gc.collect()
+    if not options.get("persistent_workers"):
+        with pytest.raises(Exception, match=why):
+            loader.state_dict()

@@ -167,17 +167,47 @@ def test_torchvision_v2_by_name():
     """Version 2's classes have these names and attributes; Debian 12's torchvision has none of them yet."""
 
     class ToDtype:
+        __module__ = "torchvision.transforms.v2._misc"
+
         def __init__(self, dtype, scale=False):
             self.dtype, self.scale = dtype, scale
 
     class ToImage:
-        pass
+        __module__ = "torchvision.transforms.v2._type_conversion"
 
     assert specs([ToImage(), ToDtype("float32", scale=True)]) == [{"to_dtype": {"dtype": "float32", "scale": True}}]
     with pytest.raises(pinfeed.InvalidArgumentError, match="dict"):
         specs([ToDtype({"image": "float32"})])
 
 
+def test_classes_of_the_same_names_are_not_taken_for_torchvisions(torchvision_transforms):
+    T = torchvision_transforms
+
+    class ToTensor:  # timm's, of this name, does not scale
+        pass
+
+    class Normalize(T.Normalize):
+        def forward(self, image):
+            return super().forward(image).clamp(-1, 1)
+
+    class Compose(T.Compose):
+        pass
+
+    class PILToTensor:
+        pass
+
+    for transform in (ToTensor(), Normalize([0.5], [0.5]), Compose([T.Resize(8)]), PILToTensor(), T.Compose([ToTensor()])):
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"(ToTensor|Normalize|Compose): this class is transforms_test's"):
+            specs([transform])
+
+
 def test_a_choice_without_an_order_is_refused():
-    with pytest.raises(pinfeed.InvalidArgumentError, match="resize.interpolation"):
-        specs(pinfeed.Resize(8, interpolation={"nearest", "bicubic"}))
+    for transform, what in (
+        (pinfeed.Resize(8, interpolation={"nearest", "bicubic"}), "resize.interpolation"),
+        (pinfeed.Resize({8, 9}), "resize.size"),
+        (pinfeed.Normalize({0.1, 0.2, 0.3}, 1), "normalize.mean"),
+    ):
+        with pytest.raises(pinfeed.InvalidArgumentError, match=what):
+            specs(transform)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="is not a transform or a sequence"):
+        specs({pinfeed.Resize(8), pinfeed.CenterCrop(8)})

@@ -449,6 +449,10 @@ class ManifestDatasetFormat final : public DatasetFormat {
       return InvalidArgument("manifest " + QuotePath(contents.path) +
                              " is a directory without a metadata.jsonl or metadata.csv; name the file");
     }
+    if (contents.both_metadata) {
+      return InvalidArgument("manifest " + QuotePath(contents.path) +
+                             " has a metadata.jsonl and a metadata.csv, which may differ; name the file");
+    }
     return OpenManifest(std::move(location), contents.metadata, user_path, options);
   }
 };

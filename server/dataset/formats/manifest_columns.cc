@@ -12,13 +12,9 @@ namespace {
 
 // Whether the cell has an integer beyond those that float64 all has.
 bool HasLargeInteger(const Cell& cell) {
-  const auto is_large = [](int64_t value) {
-    constexpr int64_t kLimit = int64_t{1} << 53;
-    return value > kLimit || value < -kLimit;
-  };
-  if (const auto* const integer = std::get_if<int64_t>(&cell)) return is_large(*integer);
+  if (const auto* const integer = std::get_if<int64_t>(&cell)) return IsLargeInteger(*integer);
   const auto* const list = std::get_if<NumberList<int64_t>>(&cell);
-  return list != nullptr && std::ranges::any_of(list->values, is_large);
+  return list != nullptr && std::ranges::any_of(list->values, IsLargeInteger);
 }
 
 }  // namespace
@@ -53,8 +49,8 @@ void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, 
   if (const auto* const none = std::get_if<NoValue>(&cell)) {
     return fail(none->missing ? "has no value for it"
                               : "has a value for it that is neither a number (float64, or an integer within "
-                                "int64), a text, a list of numbers "
-                                "nor one of lists of numbers of one length");
+                                "int64), a text, a list of numbers (of them integers within 2^53 beside "
+                                "others) nor one of lists of numbers of one length");
   }
   const std::optional<Kind> common = CommonKind(kind_, KindOf(cell));
   if (!common) return fail("has another type of value for it than the lines before");

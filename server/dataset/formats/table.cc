@@ -188,7 +188,7 @@ class JsonLines final : public TableReader {
     }
     const auto fits = [](const nlohmann::json* number) { return FitsInteger(*number); };
     const auto is_number = [this](const nlohmann::json* number) {
-      return FitsInteger(*number) || IsReal(*number);
+      return FitsInteger(*number) ? !IsLargeInteger(number->get<int64_t>()) : IsReal(*number);
     };
     if (std::ranges::all_of(numbers, fits)) return ListOf<int64_t>(numbers, width);
     if (std::ranges::all_of(numbers, is_number)) return ListOf<double>(numbers, width);

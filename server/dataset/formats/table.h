@@ -24,8 +24,8 @@ inline constexpr size_t kMaxColumns = 1024;
 // A cell without a usable value.
 struct NoValue {
   // True: the row has no value here: null, an absent key, or an empty cell without quotes. False: it has a
-  // value of an unsupported kind: an object, a list of anything but numbers and lists of one length, or an
-  // integer beyond int64.
+  // value of an unsupported kind: an object, a list of anything but numbers and lists of one length, a list
+  // of large integers beside other numbers, or an integer beyond int64.
   bool missing = true;
 };
 // A list of numbers, or of lists of numbers that all have one length.
@@ -34,6 +34,11 @@ struct NumberList {
   std::vector<T> values;  // of the lists inside, one behind the other
   size_t width = 0;       // the length of the lists inside; 0: there are none
 };
+// Whether it is beyond the integers that float64 has all of.
+constexpr bool IsLargeInteger(int64_t value) {
+  constexpr int64_t kLimit = int64_t{1} << 53;
+  return value > kLimit || value < -kLimit;
+}
 // The value of one column in one row.
 using Cell =
     std::variant<NoValue, bool, int64_t, double, std::string, NumberList<int64_t>, NumberList<double>>;

@@ -239,6 +239,33 @@ TEST_F(SameBytesTest, WithAndWithoutTheCacheByAnyTransforms) {
   EXPECT_GT(small.counts().evictions, 50U);
 }
 
+// Limits are those of all transforms, whether the first of them had been done before or not.
+TEST_F(SameBytesTest, WhatIsTooMuchInAllIsSoWithTheCache) {
+  const std::shared_ptr<const Dataset> dataset = Open();
+  DecodedCache cache(Options(256 * kSmallCache));
+  SampleScratch scratch;
+  FeedSpec head;
+  head.batch_size = 4;
+  for (int i = 0; i < 2; ++i) {
+    head.transforms.push_back(Resize{16384, 16384});
+    head.transforms.push_back(CenterCrop{64, 64});
+  }
+  FeedSpec whole = head;
+  whole.transforms.push_back(Interpolated(Resize{16384, 16384}, {"bilinear", "bicubic"}));
+  for (const TransformSpec& spec : {TransformSpec(CenterCrop{64, 64}), TransformSpec(Resize{16384, 16384}),
+                                    TransformSpec(CenterCrop{64, 64})})
+    whole.transforms.push_back(spec);
+  const auto load = [&](const FeedSpec& spec, const CacheAccess& access) {
+    const auto loader = SampleLoader::Create(dataset, spec, PixelOpsAt::kWorker, access).value();
+    return LoadOne(*loader, {0, 0}, scratch);
+  };
+  const Outcome without = load(whole, {});
+  EXPECT_THAT(without.status, ::testing::HasSubstr("the transforms crop and resize the image to"));
+  EXPECT_EQ(load(head, {&cache, 1000}).status, "");
+  EXPECT_EQ(cache.counts().entries, 1U);
+  EXPECT_TRUE(load(whole, {&cache, 1000}) == without);
+}
+
 // Feeds with the same head share; those with another, or another view of the files, do not.
 TEST_F(SameBytesTest, FeedsShareWhatTheirFirstTransformsHaveInCommon) {
   const std::shared_ptr<const Dataset> dataset = Open();

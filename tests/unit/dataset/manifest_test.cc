@@ -82,6 +82,15 @@ class ManifestTest : public ::testing::Test {
   MemoryStorage storage_;
 };
 
+TEST_F(ManifestTest, OfTwoTablesOneHasToBeNamed) {
+  storage_.Write("set/metadata.csv", "a\n1\n");
+  storage_.Write("set/metadata.jsonl", "{\"a\": 2}\n");
+  EXPECT_THAT(Open("set"),
+              StatusIs(Code::kInvalidArgument, HasSubstr("has a metadata.jsonl and a metadata.csv")));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("set/metadata.csv"));
+  EXPECT_EQ(Values<int64_t>(*dataset, 1), (std::vector<int64_t>{1}));
+}
+
 TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
   storage_.Write("set/a.jpg", "bytes of a");
   storage_.Write("set/deep/b.png", "bytes of b");
@@ -345,6 +354,8 @@ TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
                                                         {"9007199254740993", "0.5"},
                                                         {"0.5", "-9007199254740993"},
                                                         {"[9007199254740993]", "[0.5]"},
+                                                        {"[9007199254740993, 0.5]", "[1]"},
+                                                        {"[[0.5, -9007199254740993]]", "[[1, 2]]"},
                                                         {"[[0.5]]", "[[9007199254740993]]"}}) {
     ASSERT_OK_AND_ASSIGN(const auto dataset, open(one, other));
     EXPECT_THAT(FieldsOf(*dataset), ElementsAre("n int64")) << one << ' ' << other;

@@ -135,8 +135,8 @@ def is_utf8(text: str) -> bool:
 
 
 def listed(value: Any) -> List[Any]:
-    """Returns the members of a sequence, an array or a tensor. Any other value is the only member."""
-    if isinstance(value, (str, bytes, dict)):
+    """Returns the members of a sequence, an array or a tensor. Any other value is the only member, also a set, which has no order."""
+    if isinstance(value, (str, bytes, dict, set, frozenset)):
         return [value]
     try:
         return list(value)

@@ -106,11 +106,11 @@ def add_fields(spec: Spec, checks: Checks, valid: Any, selected: Any, masks: Any
     """Adds which fields to read and to add, and how to process those other than the image."""
     if checks.flag("valid", valid):
         spec["valid"] = True
-    if selected is not None and not listed(selected):
-        checks.refuse("fields", selected, "the name of a field or a list of such names, or None for all fields")
     for name, value in (("fields", selected), ("masks", masks), ("fields_unchanged", fields_unchanged)):
         fields = [] if value is None else listed(value)
-        if not all(isinstance(field, str) and field for field in fields):
+        if name == "fields" and value is not None and not fields:
+            checks.refuse(name, value, "the name of a field or a list of such names, or None for all fields")
+        elif not all(isinstance(field, str) and field for field in fields):
             checks.refuse(name, value, "the name of a field or a list of such names")
         elif all([checks.sendable(name, field) for field in fields]) and fields:
             spec[name] = fields

@@ -21,7 +21,7 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
     """
     if transforms is None:
         return ()
-    if isinstance(transforms, (str, bytes, dict)):
+    if isinstance(transforms, (str, bytes, dict, set, frozenset)):
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
         )
@@ -39,6 +39,7 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
             name = transform.__name__
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
         elif type(transform).__name__ in ("Compose", "Sequential"):
+            _check_origin(transform)
             members = getattr(transform, "transforms", transform)
             flat.extend(normalize_transforms(members))
         else:
@@ -50,8 +51,10 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
     name = type(transform).__name__
     for cls in _classes():
         if name == cls.__name__ or name in cls.torchvision_names:
+            _check_origin(transform)
             return (cls.from_torchvision(transform),)
     if name in ("PILToTensor", "ToImage", "ToPureTensor", "Identity"):
+        _check_origin(transform)
         return ()  # images leave the decoder as uint8 tensors
     known = [cls.__name__ for cls in _classes()]
     raise refusal(
@@ -59,6 +62,17 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
         f"the daemon has no such transform ({shown(transform)}). It has {', '.join(known[:-1])} and {known[-1]}; "
         "apply others to the batches, random ones sample by sample (torchvision draws once a call), or in a dataset of your own with pinfeed.DataLoader",
     )
+
+
+def _check_origin(transform: Any) -> None:
+    """Raises unless the class is the library's own. Another one of the same name may do anything, and so may a subclass."""
+    name, module = type(transform).__name__, type(transform).__module__
+    if module.partition(".")[0] not in (("timm",) if name == "RandomResizedCropAndInterpolation" else ("torchvision", "torch")):
+        raise refusal(
+            transform,
+            f"this class is {module}'s, and only torchvision's own are known by their names: what it does would not be done. Give torchvision's, or one of "
+            "pinfeed's transforms; or use a dataset of your own with pinfeed.DataLoader",
+        )
 
 
 def _classes() -> List[Type[Transform]]:

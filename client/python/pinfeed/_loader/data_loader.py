@@ -255,7 +255,7 @@ class DataLoader(Generic[_Batch]):
         self._stream_left = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
-        self._left: Optional[Dict[str, Any]] = None  # the position of an epoch that was left before its end
+        self._left: Union[Dict[str, Any], Exception, None] = None  # the position of an epoch that was left before its end, or why it has none
         self.__initialized = True
         warn_of_many_workers(self.num_workers)
 
@@ -363,7 +363,8 @@ class DataLoader(Generic[_Batch]):
                 if self.persistent_workers and "repeat" in state:
                     self._repeat, self._base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)
-            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, self._drawn if state is None else None)
+            before, restored = (self._drawn, None) if state is None else (None, state["start"])
+            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, before, restored)
             self._base_seed = epoch.base_seed
         self._loaded = self._left = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
@@ -426,6 +427,8 @@ class DataLoader(Generic[_Batch]):
         running = self._running()
         if running is not None and not running.over:
             return running.state_dict()
+        if isinstance(self._left, Exception):
+            raise self._left
         if self._left is not None:
             return self._left
         starts, lanes = self._starts(), None

@@ -66,7 +66,10 @@ class LoaderIterator(Iterator[Any]):
     def _leave(self) -> None:
         """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
         if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
-            self._loader._left = self.state_dict()
+            try:
+                self._loader._left = self.state_dict()
+            except Exception as error:  # raised again if somebody asks for the state
+                self._loader._left = error
 
     def __next__(self) -> Any:
         if self.over:
@@ -133,7 +136,8 @@ class SingleIterator(LoaderIterator):
         self._stream: Optional[IterableFetcher] = None
         self._unread: Optional[Dict[str, Any]] = None  # what a state has of the dataset before its first sample
         if loader._kind is Kind.ITERABLE:
-            if not epoch.first:
+            resumes = "stream" in epoch.start  # then it has the generators from before `iter(dataset)`
+            if not resumes:
                 epoch.start["stream"] = global_states()
             self._unread = epoch.lanes
             told = None
@@ -142,7 +146,10 @@ class SingleIterator(LoaderIterator):
                 with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
                     self._unread = None if told is None else loader._stream_between()
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
-            self._stream = self._read_again() if epoch.first and epoch.lanes is None else self._open()
+            if epoch.first and epoch.lanes is None:
+                self._stream = self._read_again()
+            else:
+                self._stream = self._continue() if resumes else self._open()
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
             if told is not None and loader._stream_left is None and loader._begun_again is None and not same_state(told, self._told()):
                 self._unread = None
@@ -153,6 +160,15 @@ class SingleIterator(LoaderIterator):
         if begun is not None:
             loader._begun_again = begun, self._told()
         return stream
+
+    def _continue(self) -> IterableFetcher:
+        """Opens the dataset of an epoch that had begun, with the random numbers of then."""
+        before = global_states()
+        try:
+            set_global_states(self._epoch.start["stream"])
+            return self._open()
+        finally:
+            set_global_states(before)
 
     def _read_again(self) -> IterableFetcher:
         """Reads a dataset without a state up to where the epoch continues, with the random numbers that the epoch began with. The global generators are

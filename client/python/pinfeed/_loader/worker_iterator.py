@@ -411,7 +411,8 @@ class WorkerIterator(LoaderIterator):
             return self._read(_flat(bytearray(message[3])))
         loader._structure = message[4]
         first: Totals = message[5]
-        needed, most = message[3] - first.bytes, self._most_samples()
+        needed = message[3] - first.bytes
+        most = self._most_samples() if first.samples < (loader.batch_size or 0) else 0  # a sampler's length may draw random numbers
         whole = min(loader.batch_size or 0, most or sys.maxsize)
         if most and 0 < first.samples < whole:  # a short one, behind a state
             needed = -(-needed * whole // first.samples)

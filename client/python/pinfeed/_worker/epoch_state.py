@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import operator
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, InvalidArgumentError
@@ -24,7 +24,7 @@ from .seeding import draw_base_seed, global_states, mix, set_global_states
 VERSION = 1
 _NOTHING = object()
 _STATE_METHODS = ("get_state", "getstate", "bit_generator")  # of generators: torch's and NumPy's old ones, Python's, NumPy's
-_COMPARED = 64  # batches, to tell two orders apart
+_COMPARED = 8 << 20  # bytes of indices, to tell two orders apart
 _OTHER_SAMPLES = "it would skip other samples than those that were yielded"
 # What a state from the middle of an epoch must have in common with the loader that continues it: what to call it, and what happens otherwise.
 _REFUSED = {
@@ -101,7 +101,20 @@ class _RetryIfEmpty:
         self._given = given
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(()) if next(self._given) else only_next(iter(self._sampler))
+        if next(self._given):
+            return iter(())
+        indices = only_next(iter(self._sampler))
+        first = list(itertools.islice(indices, 1))
+        samples = 0
+        with contextlib.suppress(Exception):  # whatever a length raises
+            samples = len(self._sampler)
+        if samples and not first:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"the sampler, whose length is {samples}, gave nothing behind a state that was loaded, also when it was asked again. Its __iter__ has to begin "
+                "anew once the position that load_state_dict gave it was used up",
+            )
+        return itertools.chain(first, indices)
 
 
 class Order:
@@ -124,7 +137,7 @@ class Order:
         inner = getattr(batch_sampler, "sampler", None)
         # Of other classes, an epoch may end before that of the sampler inside, whose state would then be that of a part of one.
         kind = type(batch_sampler)
-        ends_together = kind.__name__ == "BatchSampler" and kind.__module__.startswith(("torch.", "pinfeed."))
+        ends_together = kind.__name__ == "BatchSampler" and kind.__module__.startswith(("torch.", "torchdata.", "pinfeed."))
         candidates = {"loader": generator}
         for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
             with contextlib.suppress(Exception):  # whatever a property raises
@@ -154,12 +167,22 @@ class Order:
         }
         self.restored = False  # samplers got a state, and have not been asked for an index since
 
-    def begin(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]] = None, lazy: bool = False, before: Optional[Drawn] = None) -> Epoch:
+    def begin(
+        self,
+        repeat: int,
+        base_seed: int,
+        lanes: Optional[Dict[str, Any]] = None,
+        lazy: bool = False,
+        before: Optional[Drawn] = None,
+        restored: Optional[Dict[str, Any]] = None,
+    ) -> Epoch:
         """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`. `lazy`: the sampler is asked only when the trainer asks for a batch; the
-        iterator sets "first_draw" of the start then. `before`: of the loader's epoch before.
+        iterator sets "first_draw" of the start then. `before`: of the loader's epoch before. `restored`: the start that was just restored.
         """
-        start = self._capture()
-        start["left_early"] = before is not None and not before.all and before.batches != self._batches()
+        start = self._capture(Exception)  # nobody has asked for a state
+        if restored is not None:  # a sampler may tell of its latest iterator, not of the state
+            start["samplers"].update({name: each for name, each in restored["samplers"].items() if name in self._samplers})
+        start["left_early"] = before is not None and not before.all
         start["global"] = global_states()
         start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}
         if lazy:
@@ -216,7 +239,16 @@ class Order:
         self._restore(state["start"])
         with contextlib.suppress(Exception):  # the sampler's own is raised again
             replayed = self._replay(state, goes_on)
-            return None if replayed is None else [_bytes_of(indices) for indices in itertools.islice(replayed[0], _COMPARED)]
+            if replayed is None:
+                return None
+            given: List[Optional[bytes]] = []
+            left = _COMPARED
+            for indices in replayed[0]:
+                given.append(_bytes_of(indices))
+                left -= len(given[-1] or b"") + 1
+                if left < 0:
+                    break
+            return given
         return None
 
     def _replay(self, state: Dict[str, Any], goes_on: bool) -> Optional[Tuple[Iterator[Any], Drawn]]:
@@ -253,16 +285,12 @@ class Order:
         first = map(operator.itemgetter(0), zip(indices, given))
         return itertools.chain.from_iterable([first, _RetryIfEmpty(self._index_sampler, given)])
 
-    def _batches(self) -> Optional[int]:
-        with contextlib.suppress(Exception):  # whatever a length raises
-            return len(self._index_sampler)
-        return None
-
-    def _capture(self) -> Dict[str, Any]:
+    def _capture(self, suppressed: Type[BaseException] = NotImplementedError) -> Dict[str, Any]:
+        """`suppressed`: what samplers may raise. By default, a base class has the method, and this one does not."""
         samplers = {}
         for name, sampler in self._samplers.items():
-            # A base class has the method, this one does not. A sampler inside was never asked for its state by torch.
-            with contextlib.suppress(Exception if name == "inner_sampler" else NotImplementedError):
+            inner = (Exception,) if name == "inner_sampler" else ()  # torch never asked it
+            with contextlib.suppress(suppressed, *inner):
                 samplers[name] = copy.deepcopy(sampler.state_dict())
         return {
             "arguments": self.arguments,

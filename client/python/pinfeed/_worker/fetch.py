@@ -211,7 +211,7 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
     generators = global_states()
     try:
         for _ in range(2):  # an error that passes is not the first sample's
-            dataset.load_state_dict(copy.deepcopy(state))  # which the dataset may keep, and change
+            given = _load(dataset, state)
             samples = iter(dataset)
             if of_iterator is not None:
                 samples.load_state_dict(copy.deepcopy(of_iterator))
@@ -222,10 +222,24 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
                 begins_by_itself = True
             finally:
                 del samples  # a generator ends here, and may change the dataset
+        _forget(dataset, given)
         if begins_by_itself:
-            dataset.load_state_dict(copy.deepcopy(state))
+            _load(dataset, state)
     finally:
         set_global_states(generators)
+
+
+def _load(dataset: Any, state: Any) -> Any:
+    """Loads a state. Returns the copy that the dataset has, which it may keep, and change."""
+    given = copy.deepcopy(state)
+    dataset.load_state_dict(given)
+    return given
+
+
+def _forget(dataset: Any, given: Any) -> None:
+    """Call once the dataset has gone on from this state. Hugging Face's would go on from it in each later iteration, too."""
+    if given is not None and getattr(dataset, "_starting_state_dict", None) is given:
+        dataset._starting_state_dict = None
 
 
 class IterableFetcher:
@@ -241,11 +255,11 @@ class IterableFetcher:
         self._at_end: Optional[Tuple[Any, Any]] = None  # what begin_again gets
         if whose in ("dataset", "both") and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" and of_iterator is not of_dataset else None
-        if whose in ("dataset", "both"):
-            dataset.load_state_dict(copy.deepcopy(of_dataset))
+        self._given = _load(dataset, of_dataset) if whose in ("dataset", "both") else None  # until the dataset has gone on from it
         self._iterate(dataset if self._at_end is None else ())
         if whose == "iterator" or (whose == "both" and self._at_end is None):
-            self._iterator.load_state_dict(of_iterator)
+            if self._iterator is not dataset or not same_state(dataset.state_dict(), of_iterator):
+                self._iterator.load_state_dict(of_iterator)
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)
@@ -290,13 +304,17 @@ class IterableFetcher:
         """
         if self.ended:
             raise StopIteration
-        if not self._batched:
-            try:
+        try:
+            if not self._batched:
                 return next(self._samples)
-            except StopIteration:
-                self.ended = True
-                raise
-        samples = list(itertools.islice(self._samples, places))
+            samples = list(itertools.islice(self._samples, places))
+        except StopIteration:
+            self.ended = True
+            raise
+        finally:
+            if self._given is not None:
+                _forget(self._dataset, self._given)
+                self._given = None
         self.ended = len(samples) < places
         if not samples or (self._drop_last and self.ended):
             raise StopIteration

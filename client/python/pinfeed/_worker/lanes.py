@@ -12,13 +12,15 @@ import pickle
 import warnings
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import Code, Error, InvalidArgumentError
 from .epoch_state import Epoch
 from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load
 from .seeding import global_states, set_global_states
 
 LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it; None: that of a worker that has just started
 _BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
+_UNKNOWN = b"!"  # no pickle begins so
+_MAX_REASON = 1000
 
 
 class LaneOptions(NamedTuple):
@@ -61,11 +63,16 @@ class Lane:
         return load(self._recipe, indices)
 
     def state(self) -> bytes:
-        """Returns the state behind the last batch. Empty if the dataset has none, and nothing could continue there."""
-        stream = None if self._stream is None else self._stream.state()
-        if self._stream is not None and stream is None:
-            return b""
-        return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
+        """Returns the state behind the last batch. Empty if the dataset has none, and nothing could continue there. Begins with `_UNKNOWN` if
+        the dataset raises, and goes on with why.
+        """
+        try:
+            stream = None if self._stream is None else self._stream.state()
+            if self._stream is not None and stream is None:
+                return b""
+            return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # nobody may ever ask for it
+            return _UNKNOWN + f"{type(error).__name__}: {error}"[:_MAX_REASON].encode("utf-8", "replace")
 
     def leave(self) -> bytes:
         """Ends the epoch. Returns the state in which the worker's next one begins. Empty if that is not known: an iterable dataset with a state
@@ -128,7 +135,8 @@ class Lanes:
         asked for another batch yet.
         """
         place = self.place(worker)
-        if (self._has_states or self.states[worker] is not None or (first_batch and place is None)) and (place is None or place[1]):
+        is_known = place is None or (place[1] and not place[1].startswith(_UNKNOWN))
+        if is_known and (self._has_states or self.states[worker] is not None or (first_batch and place is None)):
             return
         self.lost = True
         advice = (
@@ -145,6 +153,9 @@ class Lanes:
             position -= 1
             states[position % len(states)] = before[0]
         for worker, state in enumerate(states):
+            if state is not None and state[1].startswith(_UNKNOWN):
+                why = state[1][len(_UNKNOWN) :].decode("utf-8", "replace")
+                raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind batch {state[0]}: its state_dict raised {why}")
             if state is None or not state[1]:  # a dataset without a state is read again from there
                 states[worker] = self._start(worker)
         saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}

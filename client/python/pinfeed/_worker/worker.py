@@ -215,8 +215,7 @@ class Worker:
             raise
         except Exception as error:
             if lane is not None:
-                with contextlib.suppress(Exception):  # which the next batch raises again
-                    writer.state = lane.state()
+                writer.state = lane.state()
             writer.finish_error(error, worker=self._number)
 
     def _assemble(self, writer: BatchWriter, batch: int, indices: Any, samples: Any) -> Any:
