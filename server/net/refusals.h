@@ -40,7 +40,7 @@ size_t CodeIndex(Code code);
 class Refusals {
  public:
   void Count(Refusal refusal, const std::string& text) PF_EXCLUDES(mutex_);
-  // Counts a kRequest of a call for a feed, and its error code.
+  // Counts a kRequest, and its error code.
   void CountRequest(const std::string& who, const Status& error);
   RefusalCounts counts() const;
   CodeCounts codes() const;
