@@ -58,7 +58,8 @@ void SlotDealloc(PyObject* self) {
 
 int SlotBuffer(PyObject* self, Py_buffer* view, int flags) {
   auto* const slot = reinterpret_cast<Slot*>(self);
-  return PyBuffer_FillInfo(view, self, slot->data, slot->owner->state->slot_bytes, /*readonly=*/0, flags);
+  const State& state = *slot->owner->state;
+  return PyBuffer_FillInfo(view, self, slot->data, state.slot_bytes, state.read_only ? 1 : 0, flags);
 }
 
 PyObject* SlotAddress(PyObject* self, void* /*closure*/) {
@@ -81,30 +82,37 @@ bool Describe(PyObject* batch, const pf_batch_info& info, PyObject* slot) {
          (slot == nullptr || PyObject_SetAttr(batch, names.slot, slot) == 0);
 }
 
-// Returns what the trainer gets of some tensors, which it takes.
-Ref MakeBatch(const State& state, Ref* values, const pf_batch_info& info, PyObject* slot) {
+// Returns what the trainer gets of some tensors, which it takes. Runs no Python code.
+Ref MakeOutput(const State& state, Ref* values, const pf_batch_info& info, PyObject* slot) {
+  PyObject* const output = state.output.get();
+  const auto count = static_cast<Py_ssize_t>(state.field_count);
+  if (output != Py_None && PyTuple_Size(output) == count) {
+    Ref fields(PyDict_New());
+    for (Py_ssize_t i = 0; fields && i < count; ++i)
+      if (PyDict_SetItem(fields.get(), PyTuple_GetItem(output, i), values[i].get()) != 0) return Ref();
+    return fields;
+  }
   auto* const type = reinterpret_cast<PyTypeObject*>(state.batch_type.get());
   const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-  Ref batch(alloc(type, static_cast<Py_ssize_t>(state.field_count)));
-  if (!batch) return batch;
-  for (size_t i = 0; i < state.field_count; ++i) {
-    if (PyTuple_SetItem(batch.get(), static_cast<Py_ssize_t>(i), values[i].release()) != 0) return Ref();
-  }
-  if (!Describe(batch.get(), info, slot)) return Ref();
-  if (state.output.get() == Py_None) return batch;
-  return Ref(PyObject_CallFunctionObjArgs(state.output.get(), batch.get(), nullptr));
+  Ref batch(output == Py_None ? alloc(type, count) : PyTuple_New(count));
+  for (Py_ssize_t i = 0; batch && i < count; ++i)
+    if (PyTuple_SetItem(batch.get(), i, values[i].release()) != 0) return Ref();
+  return !batch || output != Py_None || Describe(batch.get(), info, slot) ? std::move(batch) : Ref();
 }
 
 Ref MakeView(const State& state, const Field& field, PyObject* slot) {
   const Ref arguments(PyTuple_Pack(4, field.shape.get(), field.dtype.get(), slot, field.offset.get()));
   if (!arguments) return Ref();
-  Ref array(PyObject_Call(state.array.get(), arguments.get(), nullptr));
-  if (!array || field.finish.get() == Py_None) return array;
-  return Ref(PyObject_CallFunctionObjArgs(field.finish.get(), array.get(), nullptr));
+  Ref tensor(PyObject_Call(state.array.get(), arguments.get(), nullptr));
+  for (Py_ssize_t i = 0; tensor && i < PyTuple_Size(field.steps.get()); ++i)
+    tensor = Ref(PyObject_CallFunctionObjArgs(PyTuple_GetItem(field.steps.get(), i), tensor.get(), nullptr));
+  return tensor;
 }
 
 // Returns views of the slot, or copies. The batch in `out` belongs to their slot then. If it fails, with an
-// exception, the batch is in `out` as before, and nothing is lost.
+// exception, the batch is in `out` as before, and nothing is lost. Runs no Python code, and so no signal
+// handler, to which the batch would seem delivered: NumPy's and the framework's functions are not written in
+// Python.
 Ref MakeViews(Next* self) {
   State& state = *self->state;
   const pf_batch_info info = *state.info;
@@ -125,7 +133,8 @@ Ref MakeViews(Next* self) {
     values[made] = MakeView(state, state.fields[made], owned.get());
     if (!values[made]) break;
   }
-  if (made == state.field_count) batch = MakeBatch(state, values, info, state.copies ? Py_None : owned.get());
+  if (made == state.field_count)
+    batch = MakeOutput(state, values, info, state.copies ? Py_None : owned.get());
   if (batch || *state.out != nullptr) return batch;
   *state.out = slot->batch;
   slot->batch = nullptr;
@@ -137,6 +146,7 @@ Ref MakeViews(Next* self) {
 Ref WriteTensors(State& state) {
   const pf_batch_info info = *state.info;
   pf_batch* const taken = *state.out;
+  const uint64_t disarmed = state.disarmed;
   Ref values[kMaxFields];
   void* pointers[kMaxFields];
   for (size_t i = 0; i < state.field_count; ++i) {
@@ -153,9 +163,9 @@ Ref WriteTensors(State& state) {
   if (!stream) return Ref();
   void* const native = PyLong_AsVoidPtr(stream.get());
   if (native == nullptr && PyErr_Occurred() != nullptr) return Ref();
-  Ref batch = MakeBatch(state, values, info, nullptr);
+  Ref batch = MakeOutput(state, values, info, nullptr);
   // The calls above may run Python code, in which a signal handler closes the feed or takes the batch.
-  if (!batch || *state.out != taken) return Ref();
+  if (!batch || *state.out != taken || state.disarmed != disarmed) return Ref();
   if (state.write(taken, pointers, static_cast<uint32_t>(state.field_count), native) != PF_OK) return Ref();
   *state.out = nullptr;
   return batch;

@@ -68,6 +68,7 @@ bool Read(PyObject* arguments, State* state) {
     return state->empty && state->address && state->stream;
   }
   state->copies = PyDict_GetItemString(arguments, "copies") == Py_True;
+  state->read_only = PyDict_GetItemString(arguments, "read_only") == Py_True;
   state->array = ReadObject(arguments, "array");
   return state->array && ReadNumber(arguments, "slot_bytes", &state->slot_bytes);
 }

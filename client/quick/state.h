@@ -48,7 +48,8 @@ struct Field {
   Ref shape;
   Ref dtype;
   Ref offset;  // of views: in the slot
-  Ref finish;  // of views: makes the user's tensor of the array; None: the array is it
+  Ref steps;   // of views: a tuple of functions, of which each gets what the one before gave, the first the
+               // array
 };
 
 // What all batches of a feed have in common. The Python code arms it when it has returned a batch and the
@@ -64,9 +65,10 @@ struct State {
   Ref acquire, unlock;  // the feed's lock
   Ref messages;         // of the library, which the Python code logs
   Ref batch_type;
-  Ref output;           // makes of a batch what the trainer gets; None: the batch is it
+  Ref output;           // None: the trainer gets a Batch; an empty tuple: a tuple; the fields' names: a dict
   Ref array;            // views: numpy.ndarray
   bool copies = false;  // views: of which no tensor keeps the slot
+  bool read_only = false;
   Py_ssize_t slot_bytes = 0;
   Ref empty, address, stream;  // tensors that are written: a framework's memory
   uint32_t samples = 0;

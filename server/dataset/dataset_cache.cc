@@ -16,7 +16,7 @@ namespace {
 
 // Of a dataset that changes while it is opened. One that changes all the time is used as it is.
 constexpr int kOpens = 2;
-// Of one whose path leads to another folder, or file, behind it than before. Some files may be of either.
+// Of one whose path leads to another folder behind it than before. Some files may be of either.
 constexpr int kOpensOfOthers = 5;
 
 // A reload of the configuration may give the name another path.
@@ -168,7 +168,7 @@ Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const Data
     opened = WithClose(user, WithPath(spec, key.spec), std::move(opened));
     if (is_other) {
       return FailedPrecondition("open dataset " + QuotePath(key.spec.path) +
-                                ": another took its place each of " + std::to_string(tries) +
+                                ": another folder took its place each of " + std::to_string(tries) +
                                 " times that it was opened, so some of its files may be of either; try again "
                                 "when its path leads to the same for a while");
     }

@@ -25,7 +25,7 @@ namespace pinfeed {
 // Owns: the `capacity` most recently used datasets. Others live as long as their feeds.
 // Threads: any. Open blocks on storage without a time limit. DatasetOpener bounds the threads and the
 // waiting. Errors: those of OpenDataset, kNotFound for a name that is not configured, and kFailedPrecondition
-// for a path that leads to another file or folder each time it is opened. Invariants: 1. a
+// for a path that leads to another folder each time it is opened. Invariants: 1. a
 // dataset is opened again if its directory or an entry of it has changed, or had changed so shortly before it
 // was opened that another change may have the same time, or if it is not current; 2. only
 // `close` destroys datasets, and never under the lock, since destroying one closes files and may block like

@@ -28,12 +28,12 @@ class EpochRandom {
         counter_{0, kDomain, static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)} {}
 
   uint32_t Next() {
-    if (used_ == block_.size()) {
-      block_ = Philox4x32(counter_, key_);
-      ++counter_[0];
+    if (used_ == numbers_.size()) {
+      Philox4x32Blocks<kBlocks>(counter_, key_, numbers_);
+      counter_[0] += kBlocks;
       used_ = 0;
     }
-    return block_[used_++];
+    return numbers_[used_++];
   }
   // Uniform in [0, count), without bias: D. Lemire, "Fast Random Integer Generation in an Interval", ACM
   // TOMACS 29(1), 2019. Precondition: count > 0.
@@ -48,10 +48,11 @@ class EpochRandom {
 
  private:
   static constexpr uint32_t kDomain = 0x6F726472;  // separates this use of a seed from others
+  static constexpr uint32_t kBlocks = 16;          // whose numbers are made at once
   std::array<uint32_t, 2> key_;
   std::array<uint32_t, 4> counter_;
-  std::array<uint32_t, 4> block_{};
-  size_t used_ = 4;
+  std::array<uint32_t, 4 * kBlocks> numbers_{};
+  size_t used_ = 4 * kBlocks;
 };
 
 }  // namespace

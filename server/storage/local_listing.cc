@@ -130,6 +130,7 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
     ASSIGN_OR_RETURN(const UniqueFd parent, OpenParent(below));
     const std::optional<NodeStat> directory = StatNode(parent.get(), "");
     if (!directory) return ErrnoStatus("stat the directory of " + QuotePath(FullPath(below)), errno);
+    stamp.node = {directory->version.device, directory->version.inode};
     for (const uint64_t value :
          {directory->version.mount, directory->version.device, directory->version.inode})
       Mix(value, stamp.value);

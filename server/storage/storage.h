@@ -136,7 +136,7 @@ struct FolderVersion {
 struct Stamp {
   uint64_t value = 0;      // another one after a change
   int64_t changed_ns = 0;  // Unix time of the last change of any of them
-  NodeId node = {};        // of the file or directory itself
+  NodeId node = {};        // of the directory, or of the one that has the file
   bool operator==(const Stamp&) const = default;
 };
 

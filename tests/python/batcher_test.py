@@ -322,6 +322,9 @@ def test_values_of_other_byte_orders_and_dtypes(serve):
         torch = pytest.importorskip("torch")
         batch.answer(torch.ones(1, 2, dtype=torch.bfloat16))
         assert future.result(TIMEOUT) == b"\x80\x3f" * 2
+        future = client.submit(array(1))
+        take(batcher).answer(torch.arange(5.0).reshape(1, 1, 5)[:, :, 1])  # one element, with a stride of five
+        assert value_of(future.result(TIMEOUT)) == 1
         with pytest.raises(pinfeed.InvalidArgumentError, match="is masked"):
             client.submit(np.ma.masked_array(array(1), [0, 1, 0]))
         client.submit(array(1))

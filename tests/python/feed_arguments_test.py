@@ -37,6 +37,7 @@ REFUSED = [
     ({"masks": [""]}, "masks: [''] is not the name of a field"),
     ({"fields": {"image"}}, "fields: {'image'} is not the name of a field or a list of such names"),
     ({"fields": iter(())}, "fields: <tuple_iterator"),
+    ({"transforms": {pinfeed.Resize(8)}}, "transforms: {Resize("),
     ({"fields_unchanged": b"depth"}, "fields_unchanged: b'depth' is not the name of a field"),
     ({"fields_unchanged": ["a\udce9"]}, "fields_unchanged: 'a\\udce9' is not valid UTF-8"),
     ({"epochs": 0}, "epochs: 0 is not a whole number from 1 to 18446744073709551615, or None for no end"),

@@ -35,6 +35,8 @@ def test_the_spec(fake, monkeypatch):
     }
     fake("./lib", valid=True, masks="mask", fields_unchanged=("depth", "label"))
     assert [fake.spec()[name] for name in ("valid", "masks", "fields_unchanged")] == [True, ["mask"], ["depth", "label"]]
+    fake("./lib", masks={"mask"}, fields_unchanged={"label", "depth"})
+    assert [fake.spec()[name] for name in ("masks", "fields_unchanged")] == [["mask"], ["depth", "label"]]
     fake("./lib", fields=map(str, ("label", "image")))
     assert fake.spec()["fields"] == ["label", "image"]
     for same in ("uint16", "u2", "<u2", "=u2", numpy.uint16, numpy.dtype("<u2")):

@@ -369,6 +369,32 @@ def test_rows_of_different_lengths_are_ragged_or_padded(make):
     assert batch["id"].tolist() == [7, 8] and list(batch) == ["tokens", "tokens_length", "id"]
 
 
+def test_floats_of_lists_are_those_of_python():
+    samples = [{"at": [1732800000.5, 1e40]}, {"at": [0.1]}]
+    batch, _ = with_rows(samples, ragged="at")
+    assert [rows.tolist() for rows in batch["at"]] == [[1732800000.5, 1e40], [0.1]]
+    batch, _ = with_rows(samples, pad={"at": 0})
+    assert batch["at"].tolist() == [[1732800000.5, 1e40], [0.1, 0]]
+
+
+@pytest.mark.parametrize("kind", [collections.OrderedDict, lambda sample: collections.defaultdict(int, sample)], ids=["OrderedDict", "defaultdict"])
+def test_other_dicts_have_the_lengths_too(kind):
+    batch, _ = with_rows([kind({"tokens": [1, 2]}), kind({"tokens": [3]})], pad={"tokens": 0})
+    assert batch["tokens_length"].tolist() == [2, 1] and type(batch) is type(kind({}))
+
+
+def test_rows_of_packed_records_are_rows():
+    records = numpy.zeros(3, [("a", "f8"), ("b", "i4")])
+    records["a"] = [1, 2, 3]
+    batch, _ = with_rows([{"a": records["a"]}, {"a": records["a"][:1]}], ragged="a")
+    assert [rows.tolist() for rows in batch["a"]] == [[1, 2, 3], [1]]
+
+
+def test_tensors_without_values_are_refused_beside_others():
+    with pytest.raises(TypeError, match="meta device"):
+        collated([torch.ones(2), torch.ones(2, device="meta")])
+
+
 def test_all_dimensions_are_padded_and_only_the_first_is_ragged():
     samples = [(torch.ones(2, 3, dtype=torch.bfloat16), 0), (torch.ones(1, 4, dtype=torch.bfloat16), 1)]
     padded, labels = with_rows(samples, pad=0)[0]
@@ -566,6 +592,13 @@ for bad in ([1, "a"], [1.0, None], [numpy.ones(2), None], [object()]):
         assert "collate_fn" in str(error)
     else:
         raise AssertionError(bad)
+for rounded in ([2**63 + 1, 1], [numpy.full(2, 2**63 + 1, "u8"), numpy.ones(2, "i8")]):
+    try:
+        default_collate(rounded, writer.allocate)
+    except (TypeError, RuntimeError) as error:
+        assert "would change" in str(error)
+    else:
+        raise AssertionError(rounded)
 """
 
 

@@ -551,6 +551,11 @@ def test_a_sampler_that_cannot_tell_its_state_yet_does_when_nobody_asks(workers)
     assert len(values(loader)) == 24
     with pytest.raises(AttributeError, match="it has not begun"):
         loader.state_dict()
+    iterator = iter(loader)
+    for _ in range(2):
+        with pytest.raises(pinfeed.Error, match="when the epoch began, the sampler's state_dict raised AttributeError: it has not begun"):
+            loader.state_dict()
+        next(iterator)
 
 
 @pytest.mark.parametrize("value", [float("nan"), numpy.array([float("nan"), 1]), numpy.float32, numpy.array([[1], [1, 2]], object), torch.ones(3)], ids=repr)

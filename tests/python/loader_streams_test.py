@@ -401,8 +401,29 @@ class UsesUpTheLoadedState(BeginsAnew):
         self.loaded = state["at"]
 
 
+class OpensItsSource(BeginsAnew):
+    """Is its own iterator; counts what it gives, and opens its source when it is asked for one."""
+
+    source = None
+
+    def __iter__(self):
+        self.source = iter(range(6))
+        self.at = 0 if self.at == 6 else self.at
+        return self
+
+    def __next__(self):
+        number = next(self.source)
+        self.at += 1
+        return number
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+        if self.source is not None:
+            self.source = iter(range(self.at, 6))
+
+
 @PLACES
-@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState])
+@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState, OpensItsSource])
 @pytest.mark.parametrize("taken", [0, 2, 6])
 def test_later_epochs_do_not_begin_at_the_loaded_state(kind, options, taken):
     loader, resumed = (pinfeed.DataLoader(kind(), 1, **options) for _ in range(2))
@@ -470,3 +491,17 @@ def test_a_dataset_that_cannot_tell_its_state_serves_those_who_do_not_ask(kind, 
     if not options.get("persistent_workers"):
         with pytest.raises(Exception, match=why):
             loader.state_dict()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_epoch_ends_whose_last_batch_was_taken(keeps):
+    """Also if nobody asked for another one."""
+    loader, resumed = (pinfeed.DataLoader(Ordered(), 4) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    if not keeps:
+        del iterator
+    following = iter(loader)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    assert values(resumed) == values(following)

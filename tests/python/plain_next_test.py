@@ -202,14 +202,12 @@ def test_a_failing_conversion_loses_no_batch(feed_of):
     iterator = iter(feed)
     next(iterator)
     views, fails = feed._maker._views[BATCH, False], []
-    finish = views[1][3]
-
     def convert(array):
         if fails:
             raise fails.pop()
-        return finish(array)
+        return array
 
-    views[1] = (*views[1][:3], convert)
+    views[1] = (*views[1][:3], (*views[1][3], convert))
     feed._disarm()
     feed._quick, feed._quick_made = None, False  # with the function above
     assert [next(iterator).index for _ in range(2)] == [1, 2]
@@ -282,6 +280,40 @@ def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of, output):
     assert numbers == list(range(10_000)) and raised
 
 
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python runs signal handlers between any two instructions of the loop")
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("output", ["batch", "dict", "tuple"])
+def test_a_signal_handler_sees_where_the_trainer_is(feed_of, framework, output):
+    feed = feed_of({"SAMPLES": 8_000}, framework=framework, output=output)
+    seen, wrong, told, stop = [], [], [], threading.Event()
+
+    def handler(*_):
+        cursor = feed.state_dict()["cursor"]
+        told.append(int(cursor["position"]) // BATCH)
+        if told[-1] != len(seen):
+            wrong.append((told[-1], len(seen)))
+
+    def interrupt():
+        while not stop.wait(0.0002):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt)
+    iterator = iter(feed)
+    seen.append(next(iterator) is None)
+    thread.start()
+    try:
+        for batch in iterator:
+            seen.append(batch is None)
+            if len(seen) == 1900:
+                break
+    finally:
+        stop.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not wrong and len(set(told)) > 5
+
+
 def test_threads_share_a_feed(feed_of):
     feed = feed_of({"SAMPLES": 8_000, "SLOTS": 60})
     iterator = iter(feed)
@@ -350,11 +382,23 @@ def test_batches_that_are_written(feed_of, monkeypatch, closes):
 
 
 def test_what_is_not_plain_is_left_to_python(feed_of):
-    feed = feed_of(settings={"READ_ONLY": 1}, framework="numpy")
+    feed = feed_of()
+    feed._maker.plain = lambda: None  # as with packed fields
     iterator = iter(feed)
     for _ in range(3):
         next(iterator)
     assert feed._quick is None
+
+
+def test_memory_that_is_read_only_stays_so(feed_of):
+    feed = feed_of(settings={"READ_ONLY": 1}, framework="numpy", zero_copy=True)
+    iterator = iter(feed)
+    for _ in range(3):
+        batch = next(iterator)
+    plain(feed_of, feed, 3)
+    assert not batch.image.flags.writeable and batch.image[0, 0, 0] == 8
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        batch.image.flags.writeable = True
 
 
 def test_the_librarys_messages_come_with_the_next_batch(feed_of, caplog):

@@ -182,6 +182,7 @@ def test_torchvision_v2_by_name():
 
 def test_classes_of_the_same_names_are_not_taken_for_torchvisions(torchvision_transforms):
     T = torchvision_transforms
+    import torch
 
     class ToTensor:  # timm's, of this name, does not scale
         pass
@@ -196,9 +197,18 @@ def test_classes_of_the_same_names_are_not_taken_for_torchvisions(torchvision_tr
     class PILToTensor:
         pass
 
-    for transform in (ToTensor(), Normalize([0.5], [0.5]), Compose([T.Resize(8)]), PILToTensor(), T.Compose([ToTensor()])):
+    class Negative(torch.nn.Sequential):
+        def forward(self, image):
+            return 255 - super().forward(image)
+
+    own = (ToTensor(), Normalize([0.5], [0.5]), Compose([T.Resize(8)]), PILToTensor(), T.Compose([ToTensor()]))
+    for transform in (*own, *([each] for each in own)):
         with pytest.raises(pinfeed.InvalidArgumentError, match=r"(ToTensor|Normalize|Compose): this class is transforms_test's"):
-            specs([transform])
+            specs(transform)
+    for transform in (Negative(T.Resize(8)), [Negative(T.Resize(8))]):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="Negative: the daemon has no such transform"):
+            specs(transform)
+    assert specs(torch.nn.Sequential(T.Resize(8))) == specs(torch.nn.ModuleList([T.Resize(8)])) == [{"resize": {"size": [8]}}]
 
 
 def test_a_choice_without_an_order_is_refused():

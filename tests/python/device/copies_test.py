@@ -290,6 +290,34 @@ def test_a_mapping_that_makes_its_values_when_asked_is_moved_or_refused(streams)
         pinfeed.to_device({"x": np.load(npz)}, 0)
 
 
+class KeepsItsItems(collections.abc.MutableMapping):
+    """In an attribute, which copies of it share."""
+
+    def __init__(self, items=()):
+        self.items_of_it = dict(items)
+
+    def __getitem__(self, key):
+        return self.items_of_it[key]
+
+    def __setitem__(self, key, value):
+        self.items_of_it[key] = value
+
+    def __delitem__(self, key):
+        del self.items_of_it[key]
+
+    def __iter__(self):
+        return iter(self.items_of_it)
+
+    def __len__(self):
+        return len(self.items_of_it)
+
+
+def test_the_callers_tree_stays_as_it_is(streams):
+    source = KeepsItsItems({"a": np.arange(3)})
+    result = moved(streams, source)
+    assert type(result) is KeepsItsItems and result["a"].tolist() == [0, 1, 2] and type(source["a"]) is np.ndarray
+
+
 def test_arrays_of_other_libraries_are_refused(streams):
     class Array:
         def __dlpack__(self):

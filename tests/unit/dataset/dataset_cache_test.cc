@@ -198,7 +198,7 @@ TEST_F(DatasetCacheTest, WhatChangesWhileItIsOpenedIsOpenedAgain) {
   second.reset();
   opens = 0;
   EXPECT_THAT(cache.Open(kUser, spec),
-              StatusIs(Code::kFailedPrecondition, HasSubstr("another took its place")));
+              StatusIs(Code::kFailedPrecondition, HasSubstr("another folder took its place")));
   EXPECT_EQ(opens, 5);
 }
 
@@ -211,6 +211,21 @@ TEST_F(DatasetCacheTest, AFolderThatChangesAllTheTimeIsUsedAsItIs) {
     return OpenDataset(location, spec);
   });
   EXPECT_OK(cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_EQ(opens, 2);
+}
+
+TEST_F(DatasetCacheTest, ATableThatIsReplacedAllTheTimeIsUsedAsItIs) {
+  const std::string path = directory_.Write("set/t.csv", std::string_view("a\n1\n")).string();
+  LetTimesSettle();
+  int opens = 0;
+  DatasetCache cache(Options(8), nullptr, [&](const auto& location, const DatasetSpec& spec) {
+    auto opened = OpenDataset(location, spec);
+    directory_.Write("set/next", std::string_view("a\n2\n"));
+    std::filesystem::rename(directory_ / "set/next", path);
+    ++opens;
+    return opened;
+  });
+  EXPECT_OK(cache.Open(kUser, Path(path)));
   EXPECT_EQ(opens, 2);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 
 #include "common/base/sample_random.h"
 #include "tests/support/testing.h"
@@ -19,6 +21,16 @@ TEST(RandomTest, PhiloxGivesTheAuthorsVectors) {
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(RandomTest, BlocksAreThoseOfTheirCounters) {
+  const Words first{0xfffffffe, 2, 3, 4};  // also where the first word begins anew
+  std::array<uint32_t, 4 * 5> numbers{};
+  Philox4x32Blocks<5>(first, {5, 6}, numbers);
+  for (uint32_t i = 0; i < 5; ++i) {
+    const Words block = Philox4x32({first[0] + i, 2, 3, 4}, {5, 6});
+    EXPECT_TRUE(std::ranges::equal(block, std::span(numbers).subspan(size_t{4} * i, 4))) << i;
+  }
 }
 
 TEST(RandomTest, EveryPartOfTheKeyChangesTheStream) {

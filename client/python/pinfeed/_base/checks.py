@@ -134,9 +134,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def listed(value: Any) -> List[Any]:
-    """Returns the members of a sequence, an array or a tensor. Any other value is the only member, also a set, which has no order."""
-    if isinstance(value, (str, bytes, dict, set, frozenset)):
+def listed(value: Any, ordered: bool = True) -> List[Any]:
+    """Returns the members of a sequence, an array or a tensor, and of a set unless they are `ordered`. Any other value is the only member."""
+    if isinstance(value, (set, frozenset)):
+        return [value] if ordered else sorted(value, key=str)  # alike in all processes
+    if isinstance(value, (str, bytes, dict)):
         return [value]
     try:
         return list(value)

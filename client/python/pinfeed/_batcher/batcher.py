@@ -269,7 +269,10 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
     torch = torch_or_none()
     if torch is not None and isinstance(output, torch.Tensor):
         dense = (output.to_dense() if output.layout != torch.strided else output).detach().cpu().resolve_conj().resolve_neg()
-        return dense.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
+        row = dense.reshape(-1)
+        if row.stride(0) != 1:  # of one element it may be anything
+            row = row.clone(memory_format=torch.contiguous_format)
+        return row.view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
     if isinstance(output, numpy.ma.MaskedArray):
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, "answer: an output is masked: give its filled()")
     array = numpy.ascontiguousarray(output)

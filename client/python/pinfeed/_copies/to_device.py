@@ -207,7 +207,7 @@ class _Move:
         array, kind = self._array(source)
         if kind is None:
             return array
-        if not array.flags.writeable or min(array.strides, default=0) < 0:
+        if not array.flags.writeable or any(step < 0 or step % array.itemsize for step in array.strides):
             array = array.copy()
         if array.dtype.kind == "V":  # bfloat16 and such, which NumPy itself does not know
             return self._torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind)

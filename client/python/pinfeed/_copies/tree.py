@@ -136,9 +136,14 @@ def _made_anew(node: Any, members: List[Any]) -> Any:
     return _filled(node, range(len(members)), members, collections.abc.MutableSequence, lambda: kind(members))
 
 
+_COPIED = (dict, list, collections.deque, collections.UserDict, collections.UserList)
+
+
 def _filled(node: Any, keys: Any, members: List[Any], mutable: type, make: Callable[[], Any]) -> Any:
-    """Returns a copy of a mutable container with other members, or what `make` returns."""
-    if not isinstance(node, mutable):
+    """Returns a copy of a mutable container with other members, or what `make` returns. Copies of classes that keep their items in an attribute
+    may share them.
+    """
+    if not isinstance(node, mutable) or not isinstance(node, _COPIED):
         return make()
     clone: Any = copy.copy(node)
     for key, member in zip(keys, members):

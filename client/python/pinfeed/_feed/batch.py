@@ -118,9 +118,9 @@ class Batch(Tuple[Any, ...]):
         return f"Batch({fields})"
 
 
-# The values of open's `output`: from a batch to what the trainer gets; None: the batch is it. Tensors keep the slot
-# themselves, without the `Batch`.
-OUTPUTS: Dict[str, Optional[Callable[[Batch], Any]]] = {"batch": None, "dict": Batch._asdict, "tuple": tuple}
+# The values of open's `output`: from a batch to what the trainer gets. Tensors keep the slot themselves, without the
+# `Batch`.
+OUTPUTS: Dict[str, Callable[[Batch], Any]] = {"batch": lambda batch: batch, "dict": Batch._asdict, "tuple": tuple}
 
 
 def batch_class(names: Sequence[str]) -> Type[Batch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
@@ -27,9 +28,11 @@ _INFO_FORMAT = "@8xQQIIIIQ"
 SMALL_BYTES = 64 * 1024
 # The extension makes batches of so many fields at most.
 MAX_PLAIN_FIELDS = 64
-# How to make a tensor: the shape, dtype and offset for numpy.ndarray, and a function that converts the array, if
-# needed.
-_View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
+# What makes a tensor of an array: each function gets what the one before gave. None is written in Python, so that no signal
+# handler runs while the extension makes a batch.
+_Steps = Tuple[Callable[[Any], Any], ...]
+# How to make a tensor: the shape, dtype and offset for numpy.ndarray, and the steps behind it.
+_View = Tuple[Tuple[int, ...], Any, int, _Steps]
 
 
 class _Place(NamedTuple):
@@ -43,8 +46,8 @@ class _Place(NamedTuple):
     writable: bool
     small: bool  # always copied
     array_dtype: Any  # for numpy.ndarray
-    finish: Optional[Callable[[Any], Any]]  # converts the array to the user's view
-    copy: Callable[[Any], Any]  # converts the array to a copy
+    view: _Steps  # to the user's view of the array
+    copy: _Steps  # to a copy
     rows: int = -1  # of a packed tensor: for which there is memory; the field is a `Ragged`
     extents: int = -1  # the offset of its extents
 
@@ -164,10 +167,7 @@ class BatchMaker(Maker):
         # An array over a read-only buffer stays read-only. Over a plain buffer, the user could make it writable.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
-        tensors = [
-            ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
-            for shape, dtype, offset, finish in views
-        ]
+        tensors = [_apply(steps, ndarray(shape, dtype, buffer, offset)) for shape, dtype, offset, steps in views]
         for number in self._packed:
             place = self._places[number]
             tensors[number] = self._gather(place, tensors[number], ndarray((info[2], 2), "<i8", buffer, place.extents))
@@ -176,7 +176,7 @@ class BatchMaker(Maker):
         return batch
 
     def plain(self) -> Optional[Dict[str, Any]]:
-        if self._packed or self._read_only or not self._places or len(self._places) > MAX_PLAIN_FIELDS:
+        if self._packed or not self._places or len(self._places) > MAX_PLAIN_FIELDS:
             return None
         return {
             "info": self._info,
@@ -185,6 +185,7 @@ class BatchMaker(Maker):
             "samples": self._batch_size,
             "max_held": self.max_held,
             "copies": self._copies,
+            "read_only": self._read_only,
             "slot_bytes": ctypes.sizeof(self._slot_type),
             "fields": list(self._views.get((self._batch_size, self._copies)) or self._make_views(self._batch_size, self._copies)),
         }
@@ -194,9 +195,9 @@ class BatchMaker(Maker):
         layout never changes.
         """
         views: List[_View] = [
-            ((samples,) + place.sample_shape, place.array_dtype, place.offset, place.copy if copied or place.small else place.finish)
+            ((samples,) + place.sample_shape, place.array_dtype, place.offset, place.copy if copied or place.small else place.view)
             if place.rows < 0
-            else ((place.rows,) + place.sample_shape, place.array_dtype, place.offset, None)
+            else ((place.rows,) + place.sample_shape, place.array_dtype, place.offset, ())
             for place in self._places
         ]
         self._views[samples, copied] = views
@@ -204,8 +205,7 @@ class BatchMaker(Maker):
 
     def _gather(self, place: _Place, values: Any, extents: Any) -> Ragged:
         ragged = gather(values, extents, place.name)
-        convert = place.copy if self._gpu >= 0 else place.finish
-        return ragged if convert is None else Ragged(convert(ragged.values), ragged.offsets)
+        return Ragged(_apply(place.copy if self._gpu >= 0 else place.view, ragged.values), ragged.offsets)
 
     def _read_layout(self, handle: Optional[int], data: int) -> None:
         """Reads the layout from the first batch."""
@@ -220,7 +220,7 @@ class BatchMaker(Maker):
             name = tensor.name.decode("utf-8", "replace")
             length = sample_bytes(tensor)
             small = self.is_small(length) or tensor.extents != 0
-            array_dtype, finish, copy = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, small)
+            array_dtype, view, copy = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, small)
             places.append(
                 _Place(
                     name,
@@ -231,7 +231,7 @@ class BatchMaker(Maker):
                     bool(tensor.writable),
                     small,
                     array_dtype,
-                    finish,
+                    view,
                     copy,
                     tensor.shape[0] if tensor.extents else -1,
                     tensors[tensor.extents - 1].data - data if tensor.extents else -1,
@@ -258,7 +258,7 @@ class BatchMaker(Maker):
     def _address(self, tensor: Any) -> int:
         return int(tensor.data_ptr() if self._framework == "torch" else tensor.ctypes.data)
 
-    def _array(self, name: str, dtype: int, _small: bool) -> Tuple[Any, Optional[Callable[[Any], Any]], Callable[[Any], Any]]:
+    def _array(self, name: str, dtype: int, _small: bool) -> Tuple[Any, _Steps, _Steps]:
         array_dtype = self._numpy.dtype(kind_of(name, dtype)[3])
         if dtype == _BFLOAT16:
             try:
@@ -267,17 +267,16 @@ class BatchMaker(Maker):
                 array_dtype = self._numpy.dtype(ml_dtypes.bfloat16)
             except ImportError:
                 pass  # without ml_dtypes: the bits as uint16
-        return array_dtype, None, self._numpy.ndarray.copy
+        return array_dtype, (), (self._numpy.ndarray.copy,)
 
-    def _torch(self, name: str, dtype: int, small: bool) -> Tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
+    def _torch(self, name: str, dtype: int, small: bool) -> Tuple[Any, _Steps, _Steps]:
         import torch
 
         from_numpy = torch.from_numpy
-        view: Callable[[Any], Any] = from_numpy
+        view: _Steps = (from_numpy,)
         array_dtype = self._numpy.dtype("<i2")
         if dtype == _BFLOAT16:
-            bfloat16 = torch.bfloat16
-            view = lambda array: from_numpy(array).view(bfloat16)  # noqa: E731
+            view = (from_numpy, operator.methodcaller("view", torch.bfloat16))
         else:
             _, _, kind, type_string = kind_of(name, dtype)
             array_dtype = self._numpy.dtype(type_string)
@@ -290,11 +289,16 @@ class BatchMaker(Maker):
                     "with sequence_length",
                 ) from None
         if self._gpu >= 0:
-            device = torch.device("cuda", self._gpu)
-            return array_dtype, view, lambda array: view(array).to(device)
+            return array_dtype, view, (*view, operator.methodcaller("to", torch.device("cuda", self._gpu)))
         if small:
-            return array_dtype, view, lambda array: view(array.copy())  # faster than clone for small tensors
-        return array_dtype, view, lambda array: view(array).clone()
+            return array_dtype, view, (self._numpy.ndarray.copy, *view)  # faster than clone for small tensors
+        return array_dtype, view, (*view, torch.Tensor.clone)
+
+
+def _apply(steps: _Steps, value: Any) -> Any:
+    for step in steps:
+        value = step(value)
+    return value
 
 
 def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:

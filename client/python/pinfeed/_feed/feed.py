@@ -18,6 +18,7 @@ from .._base.checks import MAX_EPOCH, Checks, shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError
 from . import plain_next
 from .arguments import instead_of_attribute
+from .batch import OUTPUTS
 from .connection import Opened, Resumed, logger
 from .decode import check_decoder, describe_decoder
 from .labels import read_labels
@@ -251,9 +252,7 @@ class Feed(Stream):
                 continue
             if epoch > self._epoch:
                 break  # kept for the next iteration
-            batch = self._maker.make(taken)
-            if self._as_output is not None:
-                batch = self._as_output(batch)
+            batch = OUTPUTS[self._output](self._maker.make(taken))
             if info[5] > self._maker.max_held:
                 self._count_copied(info[5])
             if self._taken is not taken or self._ended or self._iterator() is not iterator:

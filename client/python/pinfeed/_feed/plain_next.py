@@ -11,7 +11,7 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
 from .._base import abi, places
 
@@ -67,10 +67,10 @@ def make_next(
     out: ctypes.c_void_p,
     lock: Any,
     of_maker: Optional[Dict[str, Any]],
-    output: Optional[Callable[[Any], Any]],
+    output: str,
 ) -> Any:
     """Returns the extension's `Next` for a feed; None if there is no extension, or the maker's batches are not plain.
-    `output`: see `batch.OUTPUTS`.
+    `output`: as of `open`.
     """
     if extension is None or handle is None or of_maker is None:
         return None
@@ -91,6 +91,6 @@ def make_next(
         acquire=lock.acquire,
         release_lock=lock.release,
         messages=library._messages,
-        output=output,
+        output={"batch": None, "tuple": (), "dict": of_maker["batch_type"]._fields}[output],
         **of_maker,
     )

@@ -107,7 +107,7 @@ def add_fields(spec: Spec, checks: Checks, valid: Any, selected: Any, masks: Any
     if checks.flag("valid", valid):
         spec["valid"] = True
     for name, value in (("fields", selected), ("masks", masks), ("fields_unchanged", fields_unchanged)):
-        fields = [] if value is None else listed(value)
+        fields = [] if value is None else listed(value, ordered=name == "fields")
         if name == "fields" and value is not None and not fields:
             checks.refuse(name, value, "the name of a field or a list of such names, or None for all fields")
         elif not all(isinstance(field, str) and field for field in fields):

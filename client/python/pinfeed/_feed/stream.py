@@ -15,7 +15,6 @@ from typing import Any, Optional, Tuple, Union
 from .._base import abi, daemon
 from .._base.checks import UINT32_MAX
 from .._base.errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
-from .batch import OUTPUTS
 from .batch_maker import BatchMaker
 from .connection import _POLL_S, Connection, Opened, logger
 from .device import DeviceBatchMaker, LentBatchMaker, memory_of
@@ -42,9 +41,9 @@ class Stream(Connection):
         self._out = ctypes.c_void_p()
         self._out_ref = ctypes.byref(self._out)
         self._taken: Any = None  # from the maker's take, until the trainer has the batch
-        self._quick: Any = None  # the extension's, from the first batch on; see _plain_next
+        self._quick: Any = None  # the extension's, from the first batch on; see plain_next
         self._quick_made = False
-        self._as_output = OUTPUTS[opened.output]
+        self._output = opened.output
         self._warned = False
         self._copied = 0
         self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch yet since the latest connection
@@ -243,7 +242,7 @@ class Stream(Connection):
 
     def _make_quick(self) -> None:
         """Makes the extension's object, once the layout is known."""
-        self._quick = make_next(self._library, self._handle, self._out, self._lock, self._maker.plain(), self._as_output)
+        self._quick = make_next(self._library, self._handle, self._out, self._lock, self._maker.plain(), self._output)
         self._quick_made = True
 
     def _disarm(self) -> None:

@@ -25,7 +25,7 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
         )
-    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
+    if isinstance(transforms, (Transform, type)) or callable(transforms) or not isinstance(transforms, Iterable):
         transforms = (transforms,)
     flat: List[Transform] = []
     for transform in transforms:
@@ -38,10 +38,9 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
         elif isinstance(transform, type):
             name = transform.__name__
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
-        elif type(transform).__name__ in ("Compose", "Sequential"):
+        elif type(transform).__name__ in ("Compose", "Sequential", "ModuleList"):
             _check_origin(transform)
-            members = getattr(transform, "transforms", transform)
-            flat.extend(normalize_transforms(members))
+            flat.extend(normalize_transforms(list(getattr(transform, "transforms", transform))))
         else:
             flat.extend(_from_torchvision(transform))
     return tuple(flat)

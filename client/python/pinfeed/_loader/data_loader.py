@@ -255,7 +255,7 @@ class DataLoader(Generic[_Batch]):
         self._stream_left = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
-        self._left: Union[Dict[str, Any], Exception, None] = None  # the position of an epoch that was left before its end, or why it has none
+        self._left: Union[Dict[str, Any], str, None] = None  # the position of an epoch that was left before its end, or why it has none
         self.__initialized = True
         warn_of_many_workers(self.num_workers)
 
@@ -427,8 +427,8 @@ class DataLoader(Generic[_Batch]):
         running = self._running()
         if running is not None and not running.over:
             return running.state_dict()
-        if isinstance(self._left, Exception):
-            raise self._left
+        if isinstance(self._left, str):
+            raise Error(Code.FAILED_PRECONDITION, self._left)
         if self._left is not None:
             return self._left
         starts, lanes = self._starts(), None

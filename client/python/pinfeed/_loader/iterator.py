@@ -68,8 +68,8 @@ class LoaderIterator(Iterator[Any]):
         if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
             try:
                 self._loader._left = self.state_dict()
-            except Exception as error:  # raised again if somebody asks for the state
-                self._loader._left = error
+            except Exception as error:  # told if somebody asks for the state
+                self._loader._left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
 
     def __next__(self) -> Any:
         if self.over:
@@ -139,6 +139,10 @@ class SingleIterator(LoaderIterator):
             resumes = "stream" in epoch.start  # then it has the generators from before `iter(dataset)`
             if not resumes:
                 epoch.start["stream"] = global_states()
+            for before in loader._streams:
+                iterator = before()
+                if iterator is not None:
+                    iterator._settle()
             self._unread = epoch.lanes
             told = None
             if epoch.lanes is None and not epoch.first:
@@ -202,6 +206,13 @@ class SingleIterator(LoaderIterator):
     def __del__(self) -> None:
         if "over" in self.__dict__:
             self._leave()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Ends an epoch whose last batch was taken, and of which nobody has asked for another one."""
+        if self._stream is not None and self._stream.ended and not self._complete:
+            self._complete = True
+            self._end(self._stream)
 
     def supersede(self) -> None:
         super().supersede()

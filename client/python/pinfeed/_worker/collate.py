@@ -136,6 +136,8 @@ class _Collator:
                 f"default_collate: sample 0 of the batch has a tensor on {first.device} at {place}: return tensors on the CPU, "
                 "and move the batch in the trainer"
             )
+        if first.device.type == "cpu" and any(sample.is_meta for sample in samples):
+            raise TypeError(f"default_collate: some tensors of the batch are on the meta device at {place}, where they have no values")
         out = None
         try:
             # As in torch's workers, the first one's dtype is the batch's. Where those fail, it is a common one.
@@ -195,7 +197,10 @@ class _Collator:
             if array.dtype.kind not in _NUMBERS:
                 raise TypeError(_different(samples, position, place))
         _check_shapes(values, place)
-        return numpy.stack(values)
+        batch = numpy.stack(values)
+        if batch.dtype.kind == "f" and all(array.dtype.kind in "iu" for array in values):
+            raise TypeError(f"default_collate: the values at {place} are integers, which float64 would change: convert them in the dataset")
+        return batch
 
     def _numpy_scalars(self, samples: Sequence[Any], place: str) -> Any:
         if set(map(type, samples)) != {type(samples[0])}:
@@ -231,6 +236,8 @@ class _Collator:
             if self._torch is not None:
                 return self._torch.tensor(samples, dtype=getattr(self._torch, dtype) if dtype else None)
             batch = numpy.array(samples)
+            if batch.dtype.kind == "f" and all(isinstance(sample, (int, numpy.integer)) for sample in samples):
+                raise OverflowError("as float64 the integers would change")
             if batch.dtype.kind not in _NUMBERS or batch.shape != (len(samples),):
                 raise TypeError(f"NumPy takes them for {batch.dtype} {list(batch.shape)}")
             return batch.astype(dtype) if dtype else batch
@@ -287,7 +294,7 @@ class _Collator:
             at = f"{place}[{key!r}]"
             batch[key] = self.collate(column, at)
             padded = self._rows is not None and not self._rows.is_ragged(at) and self._rows.pad_of(at) is not None
-            if padded and type(first) is dict and has_rows(self._torch, column[0]) and f"{key}_length" not in first:
+            if padded and isinstance(first, dict) and has_rows(self._torch, column[0]) and f"{key}_length" not in first:
                 batch[f"{key}_length"] = lengths(self._torch, column, self._allocate)
         if type(first) is dict:
             return batch
@@ -297,7 +304,7 @@ class _Collator:
             same = copy.copy(first)  # has the attributes, such as a default_factory
             for key, value in batch.items():
                 same[key] = value
-                if getattr(same, "__dict__", {}).get(key, self) is first[key]:  # an attribute that stands for the item
+                if key in first and getattr(same, "__dict__", {}).get(key, self) is first[key]:  # an attribute that stands for the item
                     same.__dict__[key] = value
             return same
         except TypeError:  # a type with other arguments, or that accepts only some values

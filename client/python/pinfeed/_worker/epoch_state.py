@@ -17,7 +17,7 @@ import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 from .._base.checks import shown, to_integer
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import Code, Error, InvalidArgumentError
 from .fetch import has_state, only_next
 from .seeding import draw_base_seed, global_states, mix, set_global_states
 
@@ -73,6 +73,7 @@ class Epoch(NamedTuple):
     start: Dict[str, Any]  # for the state
     drawn: Drawn  # the iterator's user adds what it takes of `indices`
     lanes: Optional[Dict[str, Any]] = None  # of the state to continue
+    unknown: Optional[str] = None  # why the samplers' states are not known
 
     @property
     def seed(self) -> int:
@@ -80,7 +81,9 @@ class Epoch(NamedTuple):
         return mix(self.base_seed, self.repeat)
 
     def state(self, batches: int, lanes: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
-        """Returns the state after that many batches of the epoch, with `lanes` if batches depend on those before."""
+        """Returns the state after that many batches of the epoch, with `lanes` if batches depend on those before. Raises Error if it is not known."""
+        if self.unknown is not None:
+            raise Error(Code.FAILED_PRECONDITION, f"the position has no state: when the epoch began, {self.unknown}")
         return {
             "version": VERSION,
             "running": True,
@@ -106,9 +109,10 @@ class _RetryIfEmpty:
         indices = only_next(iter(self._sampler))
         first = list(itertools.islice(indices, 1))
         samples = 0
-        with contextlib.suppress(Exception):  # whatever a length raises
-            samples = len(self._sampler)
-        if samples and not first:
+        if not first:
+            with contextlib.suppress(Exception):  # whatever a length raises
+                samples = len(self._sampler)
+        if samples:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT,
                 f"the sampler, whose length is {samples}, gave nothing behind a state that was loaded, also when it was asked again. Its __iter__ has to begin "
@@ -179,7 +183,11 @@ class Order:
         """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`. `lazy`: the sampler is asked only when the trainer asks for a batch; the
         iterator sets "first_draw" of the start then. `before`: of the loader's epoch before. `restored`: the start that was just restored.
         """
-        start = self._capture(Exception)  # nobody has asked for a state
+        unknown = None
+        try:
+            start = self._capture()
+        except Exception as error:  # nobody has asked for a state yet
+            start, unknown = self._capture(Exception), f"the sampler's state_dict raised {type(error).__name__}: {error}"
         if restored is not None:  # a sampler may tell of its latest iterator, not of the state
             start["samplers"].update({name: each for name, each in restored["samplers"].items() if name in self._samplers})
         start["left_early"] = before is not None and not before.all
@@ -188,7 +196,7 @@ class Order:
         if lazy:
             start["first_draw"] = None
         iterator = self._iterate()
-        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes)
+        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start, Drawn(), lanes, unknown)
 
     def state_between(self, repeat: int, base_seed: int, lanes: Optional[Dict[str, Any]]) -> Dict[str, Any]:
         """Returns the state between two epochs. The rest is what `begin` gets for the next one."""
@@ -245,7 +253,7 @@ class Order:
             left = _COMPARED
             for indices in replayed[0]:
                 given.append(_bytes_of(indices))
-                left -= len(given[-1] or b"") + 1
+                left -= max(len(given[-1] or b""), 1024)
                 if left < 0:
                     break
             return given

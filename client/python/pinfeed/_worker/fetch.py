@@ -256,10 +256,12 @@ class IterableFetcher:
         if whose in ("dataset", "both") and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" and of_iterator is not of_dataset else None
         self._given = _load(dataset, of_dataset) if whose in ("dataset", "both") else None  # until the dataset has gone on from it
+        before = state_of(dataset) if whose == "both" and of_iterator is of_dataset else None
         self._iterate(dataset if self._at_end is None else ())
         if whose == "iterator" or (whose == "both" and self._at_end is None):
-            if self._iterator is not dataset or not same_state(dataset.state_dict(), of_iterator):
-                self._iterator.load_state_dict(of_iterator)
+            # The state of a dataset that is its own iterator: unless its `__iter__` has used that up.
+            if before is None or same_state(before, of_iterator) or not same_state(state_of(dataset), of_iterator):
+                self._iterator.load_state_dict(copy.deepcopy(of_iterator))
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)

@@ -140,7 +140,9 @@ class Lanes:
             return
         self.lost = True
         advice = (
-            "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
+            f"Its dataset's state_dict raised {place[1][len(_UNKNOWN) :].decode('utf-8', 'replace')}"
+            if place is not None and place[1].startswith(_UNKNOWN)
+            else "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
             if self._has_states
             else "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
         )

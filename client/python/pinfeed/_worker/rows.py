@@ -55,7 +55,7 @@ def rows_of(checks: Checks, ragged: Any, pad: Any) -> Optional[Rows]:
     if ragged is True:
         names = ["sample"]
     elif ragged is not None and ragged is not False:
-        given = listed(ragged)
+        given = listed(ragged, ordered=False)
         if not all(isinstance(name, (str, int)) for name in given):
             checks.refuse("ragged", ragged, "True, or a name or position in a sample, or a list of them")
         names = [place for name in given for place in _places(name)]
@@ -151,9 +151,12 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
     if torch is None:
         dtype = numpy.asarray(known).dtype
         values = [numpy.asarray(sample, dtype if isinstance(sample, list) and not sample else None) for sample in samples]
+        for sample, array in zip(samples, values):
+            if array.dtype.kind == "f" and isinstance(sample, list) and sample and float not in map(type, sample):
+                raise TypeError(f"DataLoader: {place} has integers beyond 64 bits, or from 2^63 on beside others, which float64 would change")
     else:
-        kind = torch.as_tensor(known).dtype
-        values = [torch.as_tensor(sample, dtype=kind if isinstance(sample, list) and not sample else None).detach() for sample in samples]
+        kind = _tensor(torch, known, None).dtype
+        values = [_tensor(torch, sample, kind if isinstance(sample, list) and not sample else None).detach() for sample in samples]
     for position, value in enumerate(values):
         if value.dtype != values[0].dtype:
             raise TypeError(
@@ -162,9 +165,17 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
     return values
 
 
+def _tensor(torch: Any, sample: Any, dtype: Any) -> Any:
+    if isinstance(sample, list) and float in map(type, sample):  # as a number that is a sample's own, which torch keeps as float64
+        dtype = torch.float64
+    return torch.as_tensor(sample, dtype=dtype)
+
+
 def _plain(sample: Any) -> Any:
     """Returns an array that torch can use as it is, in this machine's byte order."""
-    if isinstance(sample, numpy.ndarray) and (not sample.dtype.isnative or not sample.flags.writeable or any(step < 0 for step in sample.strides)):
+    if isinstance(sample, numpy.ndarray) and (
+        not sample.dtype.isnative or not sample.flags.writeable or any(step < 0 or step % sample.itemsize for step in sample.strides)
+    ):
         return sample.astype(sample.dtype.newbyteorder("="))
     return sample
 
