@@ -292,6 +292,13 @@ def test_batches_live_longer_than_their_loader():
     assert kept[1][1].unique().tolist() == [4]
 
 
+def test_a_tensor_that_is_shared_leaves_its_views_behind():
+    (batch,) = pinfeed.DataLoader(Numbers(2, big), 2, num_workers=1)
+    view, copy = batch.numpy(), batch.clone()
+    batch.share_memory_()
+    assert torch.equal(batch, copy) and view.ctypes.data != batch.data_ptr()
+
+
 def report(pipe, *batches):
     """In a forked child, where torch's own threads are not: it would wait for them."""
     pipe.recv()

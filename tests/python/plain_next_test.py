@@ -284,7 +284,7 @@ def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of, output):
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("output", ["batch", "dict", "tuple"])
 def test_a_signal_handler_sees_where_the_trainer_is(feed_of, framework, output):
-    feed = feed_of({"SAMPLES": 8_000}, framework=framework, output=output)
+    feed = feed_of({"SAMPLES": 4_000_000}, framework=framework, output=output)
     seen, wrong, told, stop = [], [], [], threading.Event()
 
     def handler(*_):
@@ -305,13 +305,13 @@ def test_a_signal_handler_sees_where_the_trainer_is(feed_of, framework, output):
     try:
         for batch in iterator:
             seen.append(batch is None)
-            if len(seen) == 1900:
+            if len(told) > 100:
                 break
     finally:
         stop.set()
         thread.join()
         signal.signal(signal.SIGUSR1, before)
-    assert not wrong and len(set(told)) > 5
+    assert not wrong and len(told) > 100
 
 
 def test_threads_share_a_feed(feed_of):
