@@ -401,6 +401,13 @@ class UsesUpTheLoadedState(BeginsAnew):
         self.loaded = state["at"]
 
 
+class TellsWhatItWasGiven(UsesUpTheLoadedState):
+    """Also before it goes on from there."""
+
+    def state_dict(self):
+        return {"at": self.at if self.loaded is None else self.loaded}
+
+
 class OpensItsSource(BeginsAnew):
     """Is its own iterator; counts what it gives, and opens its source when it is asked for one."""
 
@@ -423,7 +430,7 @@ class OpensItsSource(BeginsAnew):
 
 
 @PLACES
-@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState, OpensItsSource])
+@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState, TellsWhatItWasGiven, OpensItsSource])
 @pytest.mark.parametrize("taken", [0, 2, 6])
 def test_later_epochs_do_not_begin_at_the_loaded_state(kind, options, taken):
     loader, resumed = (pinfeed.DataLoader(kind(), 1, **options) for _ in range(2))

@@ -14,7 +14,7 @@ from accelerate.state import PartialState
 from accelerate.utils import send_to_device
 
 from ._base.errors import Code, InvalidArgumentError
-from ._feed.batch import OUTPUTS, Batch
+from ._feed.batch import Batch
 from ._feed.feed import Feed
 
 
@@ -45,7 +45,7 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
     def __init__(self, feed: Feed) -> None:
         if feed.framework != "torch":
             raise _refuse(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
-        if feed._as_output is not OUTPUTS["batch"]:
+        if feed._output != "batch":
             raise _refuse('output: the loader needs to know which batch is the last one: open the feed with output="batch", which is a mapping, too')
         if feed._queue:
             raise _refuse(

@@ -3,6 +3,7 @@
 
 Long because: each way to lay out a source is a test of the promise that the result is what `.to()` gives.
 """
+import array
 import collections
 import dataclasses
 import gc
@@ -312,10 +313,18 @@ class KeepsItsItems(collections.abc.MutableMapping):
         return len(self.items_of_it)
 
 
+class Named(KeepsItsItems):
+    def __init__(self, name, **items):
+        super().__init__(items)
+        self.name = name
+
+
 def test_the_callers_tree_stays_as_it_is(streams):
-    source = KeepsItsItems({"a": np.arange(3)})
-    result = moved(streams, source)
-    assert type(result) is KeepsItsItems and result["a"].tolist() == [0, 1, 2] and type(source["a"]) is np.ndarray
+    for source in (KeepsItsItems({"a": np.arange(3)}), Named("b", a=np.arange(3))):
+        result = moved(streams, source)
+        assert type(result) is type(source) and result["a"].tolist() == [0, 1, 2] and type(source["a"]) is np.ndarray
+    assert result.name == "b"
+    assert list(moved(streams, {"n": array.array("d", [1.5]), "x": np.arange(3)})["n"]) == [1.5]
 
 
 def test_arrays_of_other_libraries_are_refused(streams):

@@ -140,12 +140,19 @@ _COPIED = (dict, list, collections.deque, collections.UserDict, collections.User
 
 
 def _filled(node: Any, keys: Any, members: List[Any], mutable: type, make: Callable[[], Any]) -> Any:
-    """Returns a copy of a mutable container with other members, or what `make` returns. Copies of classes that keep their items in an attribute
-    may share them.
-    """
-    if not isinstance(node, mutable) or not isinstance(node, _COPIED):
+    """Returns a copy of a mutable container with other members, or what `make` returns. Raises TypeError if it shares its items with its copies."""
+    if not isinstance(node, mutable):
         return make()
     clone: Any = copy.copy(node)
+    source: Any = node
+    if not isinstance(node, _COPIED) and not hasattr(type(node), "__copy__"):
+        for name, value in list(getattr(clone, "__dict__", {}).items()):  # where it may keep its items
+            if isinstance(value, (collections.abc.MutableMapping, collections.abc.MutableSequence)):
+                object.__setattr__(clone, name, copy.copy(value))
     for key, member in zip(keys, members):
+        before = source[key]
         clone[key] = member
+        if member is not before and source[key] is member:
+            source[key] = before
+            raise TypeError("it shares its items with its copies")
     return clone

@@ -58,6 +58,9 @@ def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[R
     return _Collator(allocate, rows, images).collate(samples, "sample")
 
 
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)  # which take any key
+
+
 class _Collator:
     """Collates one batch. `place` is how the user's code would refer to the values, such as ``sample['image'][0]``."""
 
@@ -198,7 +201,8 @@ class _Collator:
                 raise TypeError(_different(samples, position, place))
         _check_shapes(values, place)
         batch = numpy.stack(values)
-        if batch.dtype.kind == "f" and all(array.dtype.kind in "iu" for array in values):
+        integers = batch.dtype.kind == "f" and all(array.dtype.kind in "iu" for array in values)
+        if integers and any([int(number) for number in row.ravel().tolist()] != array.ravel().tolist() for row, array in zip(batch, values)):
             raise TypeError(f"default_collate: the values at {place} are integers, which float64 would change: convert them in the dataset")
         return batch
 
@@ -236,7 +240,8 @@ class _Collator:
             if self._torch is not None:
                 return self._torch.tensor(samples, dtype=getattr(self._torch, dtype) if dtype else None)
             batch = numpy.array(samples)
-            if batch.dtype.kind == "f" and all(isinstance(sample, (int, numpy.integer)) for sample in samples):
+            integers = batch.dtype.kind == "f" and all(isinstance(sample, (int, numpy.integer)) for sample in samples)
+            if integers and [int(number) for number in batch.tolist()] != [int(sample) for sample in samples]:
                 raise OverflowError("as float64 the integers would change")
             if batch.dtype.kind not in _NUMBERS or batch.shape != (len(samples),):
                 raise TypeError(f"NumPy takes them for {batch.dtype} {list(batch.shape)}")
@@ -294,7 +299,7 @@ class _Collator:
             at = f"{place}[{key!r}]"
             batch[key] = self.collate(column, at)
             padded = self._rows is not None and not self._rows.is_ragged(at) and self._rows.pad_of(at) is not None
-            if padded and isinstance(first, dict) and has_rows(self._torch, column[0]) and f"{key}_length" not in first:
+            if padded and type(first) in _DICTS and has_rows(self._torch, column[0]) and f"{key}_length" not in first:
                 batch[f"{key}_length"] = lengths(self._torch, column, self._allocate)
         if type(first) is dict:
             return batch

@@ -82,7 +82,7 @@ class Epoch(NamedTuple):
 
     def state(self, batches: int, lanes: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         """Returns the state after that many batches of the epoch, with `lanes` if batches depend on those before. Raises Error if it is not known."""
-        if self.unknown is not None:
+        if self.unknown is not None and (not batches or self.drawn.after(batches) is None):  # otherwise who loads it compares the indices
             raise Error(Code.FAILED_PRECONDITION, f"the position has no state: when the epoch began, {self.unknown}")
         return {
             "version": VERSION,
@@ -190,6 +190,7 @@ class Order:
             start, unknown = self._capture(Exception), f"the sampler's state_dict raised {type(error).__name__}: {error}"
         if restored is not None:  # a sampler may tell of its latest iterator, not of the state
             start["samplers"].update({name: each for name, each in restored["samplers"].items() if name in self._samplers})
+            unknown = None if set(self._samplers) <= set(start["samplers"]) else unknown
         start["left_early"] = before is not None and not before.all
         start["global"] = global_states()
         start["epochs"] = {name: sampler.epoch for name, sampler in self._by_epoch.items()}

@@ -260,8 +260,29 @@ class IterableFetcher:
         self._iterate(dataset if self._at_end is None else ())
         if whose == "iterator" or (whose == "both" and self._at_end is None):
             # The state of a dataset that is its own iterator: unless its `__iter__` has used that up.
-            if before is None or same_state(before, of_iterator) or not same_state(state_of(dataset), of_iterator):
+            if before is None or not same_state(state_of(dataset), of_iterator) or (same_state(before, of_iterator) and self._begins_anew(of_iterator)):
                 self._iterator.load_state_dict(copy.deepcopy(of_iterator))
+
+    def _begins_anew(self, state: Any) -> bool:
+        """Whether a dataset that is its own iterator goes on elsewhere unless it gets the state behind `iter` again: one may open its source there. It
+        is asked for a sample in both ways, and is left as if the state had been loaded, and `iter` called.
+        """
+        dataset, generators, samples = self._dataset, global_states(), []
+        try:
+            for again in (False, True):
+                self._given = _load(dataset, state)
+                self._iterate(dataset)
+                if again:
+                    _load(dataset, state)
+                try:
+                    samples.append(list(itertools.islice(self._samples, 1)))
+                except Exception as error:
+                    samples.append([repr(error)])
+            self._given = _load(dataset, state)
+            self._iterate(dataset)
+        finally:
+            set_global_states(generators)
+        return not same_state(*samples)
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)

@@ -155,8 +155,11 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
             if array.dtype.kind == "f" and isinstance(sample, list) and sample and float not in map(type, sample):
                 raise TypeError(f"DataLoader: {place} has integers beyond 64 bits, or from 2^63 on beside others, which float64 would change")
     else:
-        kind = _tensor(torch, known, None).dtype
-        values = [_tensor(torch, sample, kind if isinstance(sample, list) and not sample else None).detach() for sample in samples]
+        # Floats of lists are those of the others; else float64, as a number that is a sample's own is in torch.
+        tensors = (torch.as_tensor(sample) for sample in samples if not isinstance(sample, list))
+        floats = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
+        kind = _tensor(torch, known, None, floats).dtype
+        values = [_tensor(torch, sample, kind if isinstance(sample, list) and not sample else None, floats).detach() for sample in samples]
     for position, value in enumerate(values):
         if value.dtype != values[0].dtype:
             raise TypeError(
@@ -165,9 +168,9 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
     return values
 
 
-def _tensor(torch: Any, sample: Any, dtype: Any) -> Any:
-    if isinstance(sample, list) and float in map(type, sample):  # as a number that is a sample's own, which torch keeps as float64
-        dtype = torch.float64
+def _tensor(torch: Any, sample: Any, dtype: Any, floats: Any) -> Any:
+    if isinstance(sample, list) and float in map(type, sample):
+        dtype = floats
     return torch.as_tensor(sample, dtype=dtype)
 
 
