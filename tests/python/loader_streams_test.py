@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets, iterators and samplers whose states and errors are unusual, and loaders that are interrupted: no sample is lost or comes twice, and no
-worker or descriptor stays behind."""
+worker or descriptor stays behind.
+
+Long because: each kind of dataset and iterator is a class.
+"""
 
 import gc
 import multiprocessing

@@ -142,7 +142,7 @@ print(counts)
 """
 
 
-def test_an_operator_that_does_not_read_does_not_delay_the_end(papers, tmp_path):
+def test_an_admin_client_that_reads_nothing_does_not_delay_the_shutdown(papers, tmp_path):
     (tmp_path / "long.jsonl").write_text("".join(f'{{"x": {row}, "label": "{row:04}{"c" * 4000}"}}\n' for row in range(1000)))  # 4 MB of class names
     (tmp_path / "c.toml").write_text(f'[datasets.long]\npath = "{tmp_path}/long.jsonl"\n')
     endpoint = Endpoint(tmp_path / "run", papers, "--config", str(tmp_path / "c.toml"), *papers.flags())

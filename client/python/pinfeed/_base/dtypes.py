@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of element types.
+"""Names of element types, and what torch asks of arrays.
 
 What comes in: strings, torch dtypes, NumPy dtypes and scalar types. What goes out: names as the spec has them.
 """
@@ -25,6 +25,11 @@ def check_byte_order(checks: Checks, field: str, dtype: Any, advice: str) -> Non
     known = _numpy_dtype(dtype)
     if known is not None and not known.isnative:
         checks.add(field, f"{shown(dtype)} is {known.name} in the other byte order than this machine's; {advice}")
+
+
+def has_layout_of_tensors(array: Any) -> bool:
+    """Whether torch.from_numpy takes an array of numbers without a copy, whatever its dtype: it can be written, and its strides are whole elements."""
+    return bool(array.flags.writeable) and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 
 
 def _numpy_dtype(dtype: Any) -> Optional[Any]:

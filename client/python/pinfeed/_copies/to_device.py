@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .._base.checks import Checks, shown
-from .._base.dtypes import dtype_name
+from .._base.dtypes import dtype_name, has_layout_of_tensors
 from .._base.errors import Code, InvalidArgumentError, UnavailableError
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
@@ -207,7 +207,7 @@ class _Move:
         array, kind = self._array(source)
         if kind is None:
             return array
-        if not array.flags.writeable or any(step < 0 or step % array.itemsize for step in array.strides):
+        if not has_layout_of_tensors(array):
             array = array.copy()
         if array.dtype.kind == "V":  # bfloat16 and such, which NumPy itself does not know
             return self._torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind)

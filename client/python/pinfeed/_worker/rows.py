@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy
 
 from .._base.checks import Checks, listed, shown, to_number
+from .._base.dtypes import has_layout_of_tensors
 from .._base.errors import Code, InvalidArgumentError
 from .._feed.ragged import Ragged, _check_fill
 from .batch_memory import array_dtype
@@ -176,9 +177,7 @@ def _tensor(torch: Any, sample: Any, dtype: Any, floats: Any) -> Any:
 
 def _plain(sample: Any) -> Any:
     """Returns an array that torch can use as it is, in this machine's byte order."""
-    if isinstance(sample, numpy.ndarray) and (
-        not sample.dtype.isnative or not sample.flags.writeable or any(step < 0 or step % sample.itemsize for step in sample.strides)
-    ):
+    if isinstance(sample, numpy.ndarray) and not (sample.dtype.isnative and has_layout_of_tensors(sample)):
         return sample.astype(sample.dtype.newbyteorder("="))
     return sample
 
