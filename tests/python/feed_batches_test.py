@@ -106,6 +106,22 @@ def test_the_last_view_may_die_on_another_thread(fake):
     assert feed.held == 0
 
 
+def test_a_batch_is_released_once_if_memory_runs_out_while_it_is_taken(fake):
+    class Full(dict):
+        def __setitem__(self, handle, lease):
+            raise MemoryError
+
+    feed = fake()
+    before = fake.c.fake_released()
+    feed._maker.live = Full()
+    with pytest.raises(MemoryError):
+        next(iter(feed))
+    assert fake.c.fake_released() == before + 1
+    feed._maker.live = {}
+    assert len(list(feed)) == len(EPOCH) - 1
+    assert fake.c.fake_released() == before + len(EPOCH)
+
+
 def test_a_feed_whose_construction_fails_is_closed_once(fake, monkeypatch):
     def fail(*_):
         raise MemoryError

@@ -155,8 +155,9 @@ class BatchMaker(Maker):
             return None
         slot.info = info
         lease._as_parameter_ = handle
-        LEASES[handle] = self.live[handle] = lease
-        out.value = None
+        LEASES[handle] = lease
+        out.value = None  # the lease's now, also if the next line lacks memory
+        self.live[handle] = lease
         return slot
 
     def make(self, slot: Any) -> Batch:

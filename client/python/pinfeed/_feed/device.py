@@ -380,8 +380,8 @@ class LentBatchMaker(DeviceBatchMaker):
         lent.info = info
         owned.value = handle
         LEASES[handle] = lease
+        out.value = None  # the lease's now, also if the next line lacks memory
         self.live[handle] = lease
-        out.value = None
         return lent
 
     def make(self, taken: Any) -> Batch:
