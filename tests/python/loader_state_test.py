@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loader_datasets import Numbers, Stream, pair, seeded, tensor, values  # noqa: E402
+from loader_datasets import Numbers, Point, Stream, pair, seeded, tensor, values  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._worker import epoch_state  # noqa: E402
@@ -421,6 +421,11 @@ def test_a_name_that_no_sample_has_is_an_error(rows):
     loader = pinfeed.DataLoader([{"tokens": [1] * length} for length in (1, 2)], 2, **rows)
     with pytest.raises(ValueError, match="the samples have no .*, only .*'tokens'.*: correct the name"):
         next(iter(loader))
+
+
+def test_fields_of_named_tuples_have_no_position():
+    with pytest.raises(ValueError, match=r"the samples have no 0, only \['x', 'y'\]: correct the name"):
+        next(iter(pinfeed.DataLoader([Point([1, 2], 3)], ragged=[0])))
 
 
 @pytest.mark.parametrize("rows", [{"ragged": True}, {"pad": 0}])

@@ -85,13 +85,15 @@ def _places(name: Name) -> List[str]:
 
 
 def _names_of(sample: Any) -> List[Any]:
-    """Returns the keys, attributes or positions of what a sample has."""
+    """Returns the keys or attributes of what a sample has, or the positions where its items have no names."""
     if isinstance(sample, collections.abc.Mapping):
         return list(sample)
     if dataclasses.is_dataclass(sample):
         return [field.name for field in dataclasses.fields(sample)]
-    positions: List[Any] = list(range(len(sample))) if isinstance(sample, collections.abc.Sequence) else []
-    return [*getattr(sample, "_fields", ()), *positions]
+    names = getattr(sample, "_fields", None)
+    if names is None and isinstance(sample, collections.abc.Sequence):
+        names = range(len(sample))
+    return list(names or ())
 
 
 def _is_below(place: str, prefix: str) -> bool:
