@@ -97,7 +97,7 @@ BatchCycle::Work BatchCycle::Advance() {
   Account();
   Work work;
   const bool had_failed = phase_ == Phase::kFailed;
-  CollectReleases();
+  if (!Busy()) CollectReleases();
   LendWaiting();
   PublishReady();
   Plan();
@@ -190,10 +190,7 @@ void BatchCycle::Plan() {
   while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwanted()) {
     std::optional<uint32_t> slot = TakeSlot();
     if (!slot) {
-      // A doorbell would find no thread for another batch. The next batch that is filled has the releases
-      // read.
-      const bool busy = batches_.filling() >= parts_.producer->max_workers(*filling_.share);
-      if (busy && membership_->waiting() == 0) return SetStarved(false);
+      if (Busy()) return SetStarved(false);
       // Request doorbells, then read once more. That finds a release that was stored before the client could
       // see the request.
       SetStarved(true);
@@ -206,6 +203,10 @@ void BatchCycle::Plan() {
   }
   if (membership_->waiting() == 0 && (!batches_.empty() || !planner_.Done()))
     SetStarved(false);  // otherwise Advance decides
+}
+
+bool BatchCycle::Busy() const {
+  return membership_->waiting() == 0 && parts_.producer->Busy(*filling_.share, batches_.filling());
 }
 
 std::optional<uint32_t> BatchCycle::TakeSlot() {
@@ -250,10 +251,8 @@ void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
   if (filling_.replaced[slot] && !(result.status.ok() && MoveBack(slot))) return;
   Account();
   bad_samples_.Add(result);
-  BatchQueue::Batch& batch = batches_[slot];
-  counters_.filling.Add(Nanoseconds(stalls_.time() - batch.planned));
-  batch.delivering = true;
-  batch.result = std::move(result);
+  counters_.filling.Add(Nanoseconds(stalls_.time() - batches_[slot].planned));
+  batches_.MarkFilled(slot, std::move(result));
 }
 
 bool BatchCycle::Replace(uint32_t slot) {

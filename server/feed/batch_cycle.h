@@ -77,6 +77,9 @@ class BatchCycle {
   // For a queue: publishes waiting batches to the members that may have them.
   void LendWaiting();
   void Plan();
+  // Whether another free slot would find no thread to fill it. The next batch that is filled has the releases
+  // read, so they need no doorbell.
+  bool Busy() const;
   // Takes a slot for the next batch; nothing if none is free. A feed whose batches may be replaced keeps one
   // for that, unless no batch would be under way.
   std::optional<uint32_t> TakeSlot();

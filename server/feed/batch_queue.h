@@ -30,7 +30,7 @@ class BatchQueue {
     BatchPlan plan;
     std::chrono::steady_clock::time_point planned;
     FillResult result;
-    bool delivering = false;    // filled, and being delivered to where clients see it
+    bool delivering = false;    // filled, and being delivered to where clients see it; see MarkFilled
     bool undelivered = false;   // its delivery failed
     uint64_t number = 0;        // of those planned: the same in every slot that is filled with it
     uint32_t replacements = 0;  // how often it was moved to another slot
@@ -40,6 +40,7 @@ class BatchQueue {
   void Push(uint32_t slot, const BatchPlan& plan, std::chrono::steady_clock::time_point now,
             std::shared_ptr<BatchFill> fill) {
     batches_[slot] = Batch{.plan = plan, .planned = now, .result = {}, .number = ++planned_};
+    ++filling_;
     unpublished_.push_back(slot);
     unrequested_.push_back(std::move(fill));
   }
@@ -61,6 +62,12 @@ class BatchQueue {
                                          [&](uint32_t other) { return batches_[other].number; });
     return found == unpublished_.end() ? std::nullopt : std::optional(*found);
   }
+  // The slot is filled, and its batch was not moved to another one.
+  void MarkFilled(uint32_t slot, FillResult result) {
+    batches_[slot].delivering = true;
+    batches_[slot].result = std::move(result);
+    --filling_;
+  }
   Batch& operator[](uint32_t slot) { return batches_[slot]; }
   const Batch& operator[](uint32_t slot) const { return batches_[slot]; }
 
@@ -70,10 +77,7 @@ class BatchQueue {
   void Pop() { unpublished_.pop_front(); }
 
   // The number of those that are not filled.
-  size_t filling() const {
-    return static_cast<size_t>(
-        std::ranges::count_if(unpublished_, [&](uint32_t slot) { return !batches_[slot].delivering; }));
-  }
+  size_t filling() const { return filling_; }
 
   // Returns the next pieces to request, as many as the arena has memory for now. While pieces remain, the
   // next completed delivery frees memory for one.
@@ -103,6 +107,7 @@ class BatchQueue {
  private:
   std::array<Batch, kMaxSlots> batches_;
   uint64_t planned_ = 0;
+  size_t filling_ = 0;
   std::deque<uint32_t> unpublished_;                    // slots, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_;  // fillings with pieces to request, in plan order
 };

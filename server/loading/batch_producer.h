@@ -145,6 +145,8 @@ class BatchProducer {
   virtual void Produce(std::shared_ptr<PieceRequest> request) = 0;
   // The daemon's workers that may load for the feed at once; UINT32_MAX: not only workers do.
   virtual uint32_t max_workers(const FeedShare& /*share*/) const { return UINT32_MAX; }
+  // Whether each thread that may fill batches of the feed has one to fill, if `batches` are not filled.
+  virtual bool Busy(const FeedShare& share, size_t batches) const { return batches >= max_workers(share); }
   // A queue's batch was lent to a member, which can take it from now on. Called under the feed's lock. Calls
   // nothing of the feed.
   virtual void OnLent(uint64_t /*epoch*/, uint64_t /*batch_index*/) {}

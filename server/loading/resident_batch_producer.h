@@ -31,6 +31,7 @@ class ResidentBatchProducer final : public BatchProducer, public ResidentData::W
 
   void Produce(std::shared_ptr<PieceRequest> request) override { data_->Await(*this, std::move(request)); }
   void Cancel() override { data_->Cancel(*this); }
+  bool Busy(const FeedShare& /*share*/, size_t batches) const override { return batches > 0; }
   void OnLoaded(std::shared_ptr<PieceRequest> request) override PF_EXCLUDES(mutex_);
 
   ProducerTimes times() const override { return data_->times(); }

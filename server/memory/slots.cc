@@ -7,11 +7,7 @@ namespace pinfeed {
 
 Slots::Slots(uint32_t count) : count_(count) {
   PF_CHECK(count <= kMaxSlots, "more slots than the control pages have words");
-}
-
-Slots::Slot& Slots::At(uint32_t slot) {
-  PF_CHECK(slot < count_, "no such slot");
-  return slots_[slot];
+  counts_[static_cast<size_t>(SlotState::kFree)] = count;
 }
 
 const Slots::Slot& Slots::At(uint32_t slot) const {
@@ -26,41 +22,40 @@ uint64_t Slots::generation(uint32_t slot) const {
   return At(slot).generation;
 }
 
-uint32_t Slots::CountIn(SlotState state) const {
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < count_; ++i) count += slots_[i].state == state ? 1 : 0;
-  return count;
-}
-
 std::optional<uint32_t> Slots::TakeFree() {
-  for (uint32_t i = 0; i < count_; ++i) {
-    if (slots_[i].state != SlotState::kFree) continue;
-    slots_[i].state = SlotState::kFilling;
-    ++slots_[i].generation;
-    return i;
-  }
-  return std::nullopt;
+  if (CountIn(SlotState::kFree) == 0) return std::nullopt;
+  uint32_t slot = 0;
+  while (slots_[slot].state != SlotState::kFree) ++slot;
+  Enter(slot, SlotState::kFilling);
+  ++slots_[slot].generation;
+  return slot;
 }
 
 void Slots::MarkReady(uint32_t slot) {
-  PF_CHECK(At(slot).state == SlotState::kFilling, "only a filling slot becomes ready");
-  At(slot).state = SlotState::kReady;
+  PF_CHECK(state(slot) == SlotState::kFilling, "only a filling slot becomes ready");
+  Enter(slot, SlotState::kReady);
 }
 
 void Slots::MarkLent(uint32_t slot) {
-  PF_CHECK(At(slot).state == SlotState::kReady, "only a ready slot is lent");
-  At(slot).state = SlotState::kLent;
+  PF_CHECK(state(slot) == SlotState::kReady, "only a ready slot is lent");
+  Enter(slot, SlotState::kLent);
 }
 
 void Slots::MarkFree(uint32_t slot) {
-  PF_CHECK(At(slot).state == SlotState::kLent, "only a lent slot becomes free");
-  At(slot).state = SlotState::kFree;
+  PF_CHECK(state(slot) == SlotState::kLent, "only a lent slot becomes free");
+  Enter(slot, SlotState::kFree);
 }
 
 void Slots::Abandon(uint32_t slot) {
-  PF_CHECK(At(slot).state == SlotState::kFilling || At(slot).state == SlotState::kReady,
+  PF_CHECK(state(slot) == SlotState::kFilling || state(slot) == SlotState::kReady,
            "a lent slot cannot be abandoned");
-  At(slot).state = SlotState::kFree;
+  Enter(slot, SlotState::kFree);
+}
+
+void Slots::Enter(uint32_t slot, SlotState state) {
+  --counts_[static_cast<size_t>(slots_[slot].state)];
+  ++counts_[static_cast<size_t>(state)];
+  slots_[slot].state = state;
 }
 
 }  // namespace pinfeed

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -27,7 +28,7 @@ class Slots {
   uint32_t count() const { return count_; }
   SlotState state(uint32_t slot) const;
   uint64_t generation(uint32_t slot) const;
-  uint32_t CountIn(SlotState state) const;
+  uint32_t CountIn(SlotState state) const { return counts_[static_cast<size_t>(state)]; }
 
   // FREE -> FILLING(g + 1). Empty when no slot is free.
   std::optional<uint32_t> TakeFree();
@@ -41,11 +42,12 @@ class Slots {
     SlotState state = SlotState::kFree;
     uint64_t generation = 0;
   };
-  Slot& At(uint32_t slot);
   const Slot& At(uint32_t slot) const;
+  void Enter(uint32_t slot, SlotState state);
 
   const uint32_t count_;
   std::array<Slot, kMaxSlots> slots_{};
+  std::array<uint32_t, 4> counts_{};  // of the slots in each state
 };
 
 }  // namespace pinfeed
