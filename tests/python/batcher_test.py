@@ -392,6 +392,17 @@ def test_what_has_no_output_for_each_request_is_refused_and_the_batch_can_still_
         assert (batch.answer([b"1"]), future.result(TIMEOUT)) == (1, b"1")
 
 
+def test_a_batch_is_answered_once(serve):
+    batcher = serve("once", model=False, max_batch=1)
+    with pinfeed.BatcherClient("once") as client:
+        future = client.submit(array(1))
+        batch = take(batcher)
+        assert batch.answer([b"1"]) == 1
+        with pytest.raises(pinfeed.Error, match="the batch was answered before") as caught:
+            batch.answer([b"2"])
+        assert (future.result(TIMEOUT), caught.value.code) == (b"1", pinfeed.Code.FAILED_PRECONDITION)
+
+
 def test_a_full_queue_refuses(serve):
     serve("full", model=False, slots=3, max_batch=1, max_delay=0, queue_limit=2)
     with pinfeed.BatcherClient("full") as client:

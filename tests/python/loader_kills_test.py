@@ -505,6 +505,13 @@ def test_nothing_survives_a_killed_trainer_whose_iterator_a_short_thread_made(tr
     eventually(one.relatives, lambda: not one.relatives())
 
 
+def test_a_worker_that_starts_after_its_trainer_has_ended_ends_without_a_word():
+    job = "Job(None, None, 1, 0, False, None, (2**22 + 1, 1))"  # above every pid
+    code = f"from pinfeed._worker.worker import Job, worker_main; worker_main(None, 0, {job})"
+    ended_early = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE_S)
+    assert (ended_early.returncode, ended_early.stderr) == (1, b"")
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_ctrl_c_in_a_terminal_leaves_nothing(trainer, method):
     one = trainer(method)

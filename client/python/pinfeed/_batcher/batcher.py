@@ -37,6 +37,7 @@ class RequestBatch:
 
     def __init__(self, batcher: "Batcher", tensors: Any) -> None:
         self._batcher = batcher
+        self._answered = False
         self.tensors = tensors
         self.request_ids = tensors["sample_id"]
 
@@ -54,7 +55,7 @@ class RequestBatch:
         """Answers the requests, in the batch's order: with bytes, an array or a tensor each, whose bytes the client gets,
         or with an exception, which its future raises as `pinfeed.Error`. An array or a tensor for the batch is a
         sequence of its rows. One exception answers all requests. Returns how many requests still waited: others were
-        cancelled, or late. Once only.
+        cancelled, or late. Once only: after that, `Error`.
         """
         return self._batcher._answer(self, outputs)
 
@@ -208,6 +209,8 @@ class Batcher:
         with self._lock:
             if self._closed:
                 raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
+            if batch._answered:
+                raise Error(Code.FAILED_PRECONDITION, "answer: the batch was answered before: give all its outputs in one call")
             memory = self._link.memory
             for row, (content, failed) in enumerate(contents):
                 if not failed and len(content) > self._most:
@@ -217,7 +220,9 @@ class Batcher:
                 length = ~len(content) if failed else len(content)
                 at = self._lengths + row * 8
                 memory[at : at + 8] = length.to_bytes(8, "little", signed=True)
-            return self._call_locked(ANSWER, batch.tensors, len(contents))
+            waited = self._call_locked(ANSWER, batch.tensors, len(contents))
+            batch._answered = True
+            return waited
 
 
 def _array_spec(checks: Checks, given: Any) -> Spec:

@@ -67,7 +67,8 @@ def process_start_time(pid: int) -> int:
 def worker_main(pipe: Any, number: int, job: Job) -> None:
     """Runs a worker until the trainer says so, closes the pipe or ends."""
     pid, start = job.trainer
-    end_with_process(pid)
+    with contextlib.suppress(ProcessLookupError):
+        end_with_process(pid)
     if process_start_time(pid) != start:
         os._exit(1)  # the trainer had ended before
     signal.signal(signal.SIGINT, _do_nothing)  # the trainer handles Ctrl-C. Not SIG_IGN, which the dataset's own processes would inherit
