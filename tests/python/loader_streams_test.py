@@ -6,6 +6,7 @@ Long because: each kind of dataset and iterator is a class.
 """
 
 import gc
+import io
 import multiprocessing
 import os
 import pickle
@@ -411,6 +412,40 @@ class TellsWhatItWasGiven(UsesUpTheLoadedState):
         return {"at": self.at if self.loaded is None else self.loaded}
 
 
+class TellsANumber(TellsWhatItWasGiven):
+    """The state is no dict, and above the numbers of which Python has one object each."""
+
+    def state_dict(self):
+        return 1000 + super().state_dict()["at"]
+
+    def load_state_dict(self, state):
+        self.loaded = state - 1000
+
+
+class TellsOfItsFile(BeginsAnew):
+    """Its state is that of a file, which is opened for the iterator."""
+
+    begin = 0
+
+    def __iter__(self):
+        self.file = io.BytesIO(bytes(range(6)))
+        self.file.seek(self.begin)
+        self.begin = 0
+        return self
+
+    def __next__(self):
+        byte = self.file.read(1)
+        if not byte:
+            raise StopIteration
+        return byte[0]
+
+    def state_dict(self):
+        return {"at": self.file.tell()}
+
+    def load_state_dict(self, state):
+        self.begin = state["at"]
+
+
 class OpensItsSource(BeginsAnew):
     """Is its own iterator; counts what it gives, and opens its source when it is asked for one."""
 
@@ -432,8 +467,18 @@ class OpensItsSource(BeginsAnew):
             self.source = iter(range(self.at, 6))
 
 
+class OpensASourceOfLabels(OpensItsSource):
+    """Its samples do not tell where it is."""
+
+    def __next__(self):
+        return super().__next__() % 2
+
+
+OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, OpensItsSource, OpensASourceOfLabels]
+
+
 @PLACES
-@pytest.mark.parametrize("kind", [KeepsTheLoadedState, UsesUpTheLoadedState, TellsWhatItWasGiven, OpensItsSource])
+@pytest.mark.parametrize("kind", [KeepsTheLoadedState, *OWN])
 @pytest.mark.parametrize("taken", [0, 2, 6])
 def test_later_epochs_do_not_begin_at_the_loaded_state(kind, options, taken):
     loader, resumed = (pinfeed.DataLoader(kind(), 1, **options) for _ in range(2))
@@ -463,10 +508,23 @@ class DrawsItsOrder(torch.utils.data.IterableDataset):
         return iterator
 
 
+class DrawsItsOwnOrder(TellsWhatItWasGiven):
+    """The same, and is its own iterator."""
+
+    def __iter__(self):
+        self.order = torch.randperm(6).tolist()
+        return super().__iter__()
+
+    def __next__(self):
+        return self.order[super().__next__()]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=str)
+@pytest.mark.parametrize("kind", [DrawsItsOrder, DrawsItsOwnOrder])
 @pytest.mark.parametrize("taken", [0, 1])
-def test_an_order_that_is_drawn_for_the_iterator_is_that_of_the_state(taken):
+def test_an_order_that_is_drawn_for_the_iterator_is_that_of_the_state(taken, kind, options):
     torch.manual_seed(1)
-    loader, resumed = (pinfeed.DataLoader(DrawsItsOrder(), 2) for _ in range(2))
+    loader, resumed = (pinfeed.DataLoader(kind(), 2, **options) for _ in range(2))
     iterator = iter(loader)
     for _ in range(taken):
         next(iterator)

@@ -24,7 +24,8 @@ from .rows import Rows
 from .seeding import Seeder, global_states, set_global_states
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
-StreamState = Optional[Tuple[str, Any, bool]]  # of an iterable dataset: whose state, "iterator", "dataset" or "both"; the state; whether it has ended
+# Of an iterable dataset: whose state, "iterator", "dataset", "both" or "own" (the dataset is its own iterator); the state; whether it has ended.
+StreamState = Optional[Tuple[str, Any, bool]]
 
 
 class Kind(enum.Enum):
@@ -178,6 +179,13 @@ def state_of(dataset: Any) -> Any:
     return None
 
 
+def _told(dataset: Any) -> Any:
+    """Returns a copy of the state that a dataset tells now; what is no state if that fails, as it may before its first iterator."""
+    with contextlib.suppress(Exception):
+        return copy.deepcopy(state_of(dataset))
+    return object()
+
+
 def same_state(one: Any, other: Any) -> bool:
     """Whether two states are known to be equal, with tensors and arrays anywhere in them."""
     for compare in (_same_values, _same_pickles):
@@ -253,36 +261,34 @@ class IterableFetcher:
         whose, saved, self.ended = ("", None, False) if state is None else state
         of_dataset, of_iterator = saved if whose == "both" else (saved, saved)
         self._at_end: Optional[Tuple[Any, Any]] = None  # what begin_again gets
-        if whose in ("dataset", "both") and self.ended:
-            self._at_end = of_dataset, of_iterator if whose == "both" and of_iterator is not of_dataset else None
-        self._given = _load(dataset, of_dataset) if whose in ("dataset", "both") else None  # until the dataset has gone on from it
-        before = state_of(dataset) if whose == "both" and of_iterator is of_dataset else None
+        of_any = whose in ("dataset", "both", "own")
+        if of_any and self.ended:
+            self._at_end = of_dataset, of_iterator if whose == "both" else None
+        self._given = _load(dataset, of_dataset) if of_any else None  # until the dataset has gone on from it
+        generators, before = (global_states(), _told(dataset)) if whose == "own" else (None, None)
         self._iterate(dataset if self._at_end is None else ())
-        if whose == "iterator" or (whose == "both" and self._at_end is None):
-            # The state of a dataset that is its own iterator: unless its `__iter__` has used that up.
-            if before is None or not same_state(state_of(dataset), of_iterator) or (same_state(before, of_iterator) and self._begins_anew(of_iterator)):
-                self._iterator.load_state_dict(copy.deepcopy(of_iterator))
+        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, before, generators))):
+            self._iterator.load_state_dict(copy.deepcopy(of_iterator))
 
-    def _begins_anew(self, state: Any) -> bool:
-        """Whether a dataset that is its own iterator goes on elsewhere unless it gets the state behind `iter` again: one may open its source there. It
-        is asked for a sample in both ways, and is left as if the state had been loaded, and `iter` called.
+    def _needs_again(self, state: Any, before: Any, generators: Any) -> bool:
+        """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`. `before`, `generators`: what it told, and the
+        global generators, before `iter`. Leaves all of them as if the state had been loaded, and `iter` called.
         """
-        dataset, generators, samples = self._dataset, global_states(), []
-        try:
-            for again in (False, True):
-                self._given = _load(dataset, state)
-                self._iterate(dataset)
-                if again:
-                    _load(dataset, state)
-                try:
-                    samples.append(list(itertools.islice(self._samples, 1)))
-                except Exception as error:
-                    samples.append([repr(error)])
-            self._given = _load(dataset, state)
-            self._iterate(dataset)
-        finally:
-            set_global_states(generators)
-        return not same_state(*samples)
+        if self._iterator is not self._dataset or not same_state(_told(self._dataset), state):
+            return True  # it has begun elsewhere
+        if not same_state(before, state):
+            return False  # `iter` has brought it there
+        # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one. In that case it would stand
+        # there again after another sample.
+        _load(self._dataset, state)
+        with contextlib.suppress(Exception):
+            next(self._samples, None)
+        self._iterate(self._dataset)
+        is_kept = same_state(_told(self._dataset), state)
+        set_global_states(generators)
+        self._given = _load(self._dataset, state)
+        self._iterate(self._dataset)
+        return not is_kept
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)
@@ -316,7 +322,7 @@ class IterableFetcher:
             with contextlib.suppress(NotImplementedError):  # a base class has it, this one does not
                 states.append((whose, source.state_dict()))
         if states and self._iterator is self._dataset:  # its __iter__ may begin anew: it gets the state behind that, too
-            return "both", (states[0][1], states[0][1]), self.ended
+            return "own", states[0][1], self.ended
         if len(states) == 2:
             return "both", (states[0][1], states[1][1]), self.ended
         return (*states[0], self.ended) if states else None

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
 from .._base.errors import Code, Error, InvalidArgumentError
 from .epoch_state import Epoch
-from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load
+from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load, same_state
 from .seeding import global_states, set_global_states
 
 LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it; None: that of a worker that has just started
@@ -43,13 +43,17 @@ class Lane:
         self._options = options
         self._lanes = lanes
         self._stream: Optional[IterableFetcher] = None
+        self._drew_from: Tuple[Any, ...] = ()  # the generators before `iter(dataset)`, if that has drawn, as an order that the state may lack
         self.next = number if state is None else state[0] + lanes
-        generators, stream = (None, None) if state is None else pickle.loads(state[1])
+        generators, stream, *drew_from = (None, None) if state is None else pickle.loads(state[1])
         stream = _begun(recipe.dataset, stream)
         if generators is not None:
-            set_global_states(generators)
+            set_global_states(drew_from[0] if drew_from else generators)
         if options.kind is Kind.ITERABLE:
+            before = global_states()
             self._stream = IterableFetcher(recipe.dataset, recipe.batched, options.drop_last, stream)
+            if not same_state(before, global_states()):
+                self._drew_from = (before,)
         if stream is not None:  # the generators are those behind a batch, not behind `iter(dataset)`
             set_global_states(generators)
 
@@ -70,7 +74,7 @@ class Lane:
             stream = None if self._stream is None else self._stream.state()
             if self._stream is not None and stream is None:
                 return b""
-            return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((global_states(), stream, *self._drew_from), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # nobody may ever ask for it
             return _UNKNOWN + f"{type(error).__name__}: {error}"[:_MAX_REASON].encode("utf-8", "replace")
 
