@@ -109,6 +109,33 @@ class Sample:
     later: object = dataclasses.field(init=False, default=None)
 
 
+@dataclasses.dataclass
+class Output(collections.OrderedDict):
+    """As transformers' outputs: a mapping of the fields that are not None."""
+
+    loss: object = None
+    logits: object = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                super().__setitem__(field.name, getattr(self, field.name))
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def __reduce__(self):
+        return type(self), (self.loss, self.logits)
+
+
+class Several(tuple):
+    """Its constructor takes its items one by one."""
+
+    def __new__(cls, *items):
+        return super().__new__(cls, items)
+
+
 class Keyed(dict):
     """A user's mapping with an attribute."""
 
@@ -139,6 +166,28 @@ def test_containers_keep_their_types(streams):
     assert result["deque"].maxlen == 4 and list(result["ordered"]) == ["b", "a"]
     assert result["default"].default_factory is list and result["keyed"].note == "kept" and result["keyed"]["x"] is result["list"][0]
     assert result["set"] is tree["set"] and result["empty"] == tree["empty"]
+
+
+def test_fields_of_a_dataclass_that_is_a_mapping_stay_where_they_are(streams):
+    output = Output(logits=noise(4))
+    result = moved(streams, output)
+    assert type(result) is Output and list(result) == ["logits"] and result.loss is None
+    assert same(result.logits, output.logits) and result["logits"] is result.logits and result.logits is not output.logits
+
+
+def test_sets_of_tensors_are_moved(streams):
+    tensors = {noise(4), noise(5)}
+    result = moved(streams, [tensors, frozenset(tensors)])
+    assert type(result[0]) is set and result[1] == result[0] and result[0].isdisjoint(tensors)
+    assert sorted(map(len, result[0])) == [4, 5]
+
+
+def test_tuples_are_made_anew_as_they_are_or_refused(streams):
+    place = os.stat("/")
+    result = moved(streams, [place, Several(1, 2), noise(3)])
+    assert result[0] is place and result[1] == (1, 2)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="a Several in the tree cannot be made anew .*: give a dict or a list"):
+        pinfeed.to_device([Several(noise(3), 1)], 0)
 
 
 def test_a_batch_keeps_its_attributes(streams):

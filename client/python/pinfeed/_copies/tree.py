@@ -7,16 +7,18 @@ of the same types.
 
 from __future__ import annotations
 
+import array
 import collections.abc
 import copy
 import dataclasses
+import operator
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from .._base.errors import Code, InvalidArgumentError
 from .._feed.batch import Batch
 
-# Sequences that are single values.
-_VALUES = (str, bytes, bytearray, memoryview, range)
+# Sequences that are single values, or hold none but numbers.
+_VALUES = (str, collections.UserString, bytes, bytearray, memoryview, range, array.array)
 
 
 class Tree:
@@ -94,11 +96,16 @@ def _members(node: Any) -> Optional[List[Any]]:
         return list(node.values())
     if isinstance(node, (list, tuple)):
         return list(node)
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+    if _is_record(node):
         return [getattr(node, name) for name in _set_fields(node)]
-    if isinstance(node, collections.abc.Sequence) and not isinstance(node, _VALUES):
+    if isinstance(node, (collections.abc.Sequence, collections.abc.Set)) and not isinstance(node, _VALUES):
         return list(node)
     return None
+
+
+def _is_record(node: Any) -> bool:
+    """Whether a container's members are its fields. Those of transformers' outputs are dataclasses, and mappings of the fields that are not None."""
+    return dataclasses.is_dataclass(node) and not isinstance(node, (type, list, tuple, collections.abc.Mapping))
 
 
 def _set_fields(node: Any) -> List[str]:
@@ -112,10 +119,10 @@ def _assembled(node: Any, members: List[Any]) -> Any:
         return members
     if isinstance(node, Batch):
         return node._with(members)
-    if isinstance(node, tuple):
-        return kind(*members) if hasattr(node, "_fields") else kind(members)
     if kind is dict:
         return dict(zip(node, members))
+    if isinstance(node, (tuple, collections.abc.Set)) and all(map(operator.is_, node, members)):
+        return node  # also where it could not be made anew, as views of a dict
     try:
         return _made_anew(node, members)
     except (TypeError, ValueError, AttributeError, OSError) as error:
@@ -126,7 +133,12 @@ def _assembled(node: Any, members: List[Any]) -> Any:
 
 def _made_anew(node: Any, members: List[Any]) -> Any:
     kind = type(node)
-    if dataclasses.is_dataclass(node):
+    if isinstance(node, tuple):
+        made = kind(*members) if hasattr(node, "_fields") else kind(members)
+        if len(made) != len(members) or not all(map(operator.is_, made, members)):
+            raise TypeError("its constructor takes other arguments")
+        return made
+    if _is_record(node):
         clone = copy.copy(node)
         for name, member in zip(_set_fields(node), members):
             object.__setattr__(clone, name, member)  # frozen ones too
