@@ -377,6 +377,14 @@ def test_floats_of_lists_are_those_of_python():
     assert batch["at"].tolist() == [[1732800000.5, 1e40], [0.1, 0]]
 
 
+def test_rows_of_several_dtypes_or_with_gradients_are_refused():
+    for rows in ({"ragged": True}, {"pad": 0}):
+        with pytest.raises(TypeError, match="is torch.float64 in sample 0 of the batch, and torch.float16 in sample 1: convert it"):
+            with_rows([[70000.0, 1.0], torch.ones(1, dtype=torch.float16)], **rows)
+        with pytest.raises(RuntimeError, match="tensors at sample require gradients.*detach"):
+            with_rows([torch.ones(1), torch.ones(2, requires_grad=True)], **rows)
+
+
 @pytest.mark.parametrize("kind", [collections.OrderedDict, lambda sample: collections.defaultdict(int, sample)], ids=["OrderedDict", "defaultdict"])
 def test_other_dicts_have_the_lengths_too(kind):
     batch, _ = with_rows([kind({"tokens": [1, 2]}), kind({"tokens": [3]})], pad={"tokens": 0})

@@ -158,11 +158,13 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
             if array.dtype.kind == "f" and isinstance(sample, list) and sample and float not in map(type, sample):
                 raise TypeError(f"DataLoader: {place} has integers beyond 64 bits, or from 2^63 on beside others, which float64 would change")
     else:
-        # Floats of lists are those of the others; else float64, as a number that is a sample's own is in torch.
-        tensors = (torch.as_tensor(sample) for sample in samples if not isinstance(sample, list))
-        floats = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
-        kind = _tensor(torch, known, None, floats).dtype
-        values = [_tensor(torch, sample, kind if isinstance(sample, list) and not sample else None, floats).detach() for sample in samples]
+        kind = _tensor(torch, known).dtype
+        tensors = [_tensor(torch, sample, kind if isinstance(sample, list) and not sample else None) for sample in samples]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise RuntimeError(
+                f"DataLoader: the tensors at {place} require gradients, which end at the worker process: call detach() on them in the dataset"
+            )
+        values = [tensor.detach() for tensor in tensors]
     for position, value in enumerate(values):
         if value.dtype != values[0].dtype:
             raise TypeError(
@@ -171,9 +173,10 @@ def _convert(torch: Any, samples: Sequence[Any], place: str) -> List[Any]:
     return values
 
 
-def _tensor(torch: Any, sample: Any, dtype: Any, floats: Any) -> Any:
+def _tensor(torch: Any, sample: Any, dtype: Any = None) -> Any:
+    """Floats of a list become float64, as a number that is a sample's own does in torch."""
     if isinstance(sample, list) and float in map(type, sample):
-        dtype = floats
+        dtype = torch.float64
     return torch.as_tensor(sample, dtype=dtype)
 
 
