@@ -82,7 +82,7 @@ bool Describe(PyObject* batch, const pf_batch_info& info, PyObject* slot) {
          (slot == nullptr || PyObject_SetAttr(batch, names.slot, slot) == 0);
 }
 
-// Returns what the trainer gets of some tensors, which it takes. Runs no Python code.
+// Returns the batch, tuple or dict of these tensors, which it takes.
 Ref MakeOutput(const State& state, Ref* values, const pf_batch_info& info, PyObject* slot) {
   PyObject* const output = state.output.get();
   const auto count = static_cast<Py_ssize_t>(state.field_count);
@@ -110,12 +110,13 @@ Ref MakeView(const State& state, const Field& field, PyObject* slot) {
 }
 
 // Returns views of the slot, or copies. The batch in `out` belongs to their slot then. If it fails, with an
-// exception, the batch is in `out` as before, and nothing is lost. Runs no Python code, and so no signal
-// handler, to which the batch would seem delivered: NumPy's and the framework's functions are not written in
-// Python.
+// exception, the batch is in `out` as before, and nothing is lost. A garbage collection or a mode of torch's
+// functions may run Python code here, and so a signal handler: see State::taking. If that closes the feed or
+// moves it, the batch is released.
 Ref MakeViews(Next* self) {
   State& state = *self->state;
   const pf_batch_info info = *state.info;
+  const uint64_t disarmed = state.disarmed;
   auto* const slot = PyObject_New(Slot, slot_type);
   if (slot == nullptr) return Ref();
   const Ref owned(reinterpret_cast<PyObject*>(slot));
@@ -125,6 +126,7 @@ Ref MakeViews(Next* self) {
   slot->batch = *state.out;
   ++state.held;
   *state.out = nullptr;
+  state.taking = true;
 
   Ref values[kMaxFields];
   Ref batch;
@@ -135,7 +137,8 @@ Ref MakeViews(Next* self) {
   }
   if (made == state.field_count)
     batch = MakeOutput(state, values, info, state.copies ? Py_None : owned.get());
-  if (batch || *state.out != nullptr) return batch;
+  if (state.disarmed != disarmed) return Ref();
+  if (batch) return batch;
   *state.out = slot->batch;
   slot->batch = nullptr;
   return batch;
@@ -180,7 +183,8 @@ bool IsPlain(const State& state) {
 // Returns the next batch. Null without an exception: it is for the Python code, perhaps in `out` already.
 Ref Take(Next* self, const Iterator* iterator) {
   State& state = *self->state;
-  if (state.armed_for != iterator || *state.feed == nullptr || *state.out != nullptr) return Ref();
+  if (state.armed_for != iterator || state.taking || *state.feed == nullptr || *state.out != nullptr)
+    return Ref();
   if (PyObject_Size(state.messages.get()) != 0) return Ref();
   const Ref locked(PyObject_CallFunctionObjArgs(state.acquire.get(), Py_False, nullptr));
   if (locked.get() != Py_True) return Ref();  // another thread has the lock, or there is an exception
@@ -189,6 +193,7 @@ Ref Take(Next* self, const Iterator* iterator) {
   if (state.next(*const_cast<pf_feed**>(state.feed), PF_ONLY_LOOK, state.out, state.info) == PF_OK &&
       IsPlain(state))
     batch = state.write == nullptr ? MakeViews(self) : WriteTensors(state);
+  state.taking = false;
   // Unlocking runs no Python code, but must not see an exception.
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -224,6 +229,10 @@ PyObject* Disarm(PyObject* self, PyObject* /*none*/) {
   Py_RETURN_NONE;
 }
 
+PyObject* Taking(PyObject* self, void* /*closure*/) {
+  return PyBool_FromLong(reinterpret_cast<Next*>(self)->state->taking ? 1 : 0);
+}
+
 PyObject* Held(PyObject* self, void* /*closure*/) {
   return PyLong_FromSsize_t(reinterpret_cast<Next*>(self)->state->held);
 }
@@ -239,6 +248,7 @@ int SetMaxHeld(PyObject* self, PyObject* value, void* /*closure*/) {
 PyMethodDef next_methods[] = {
     {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
 PyGetSetDef next_attributes[] = {
+    {"taking", Taking, nullptr, "whether a batch is being made that the trainer does not have yet", nullptr},
     {"held", Held, nullptr, "the number of slots in use", nullptr},
     {"max_held", nullptr, SetMaxHeld, "the number of slots from which on the Python code copies", nullptr},
     {}};

@@ -77,6 +77,7 @@ struct State {
   size_t field_count = 0;
   const void* armed_for = nullptr;  // the iterator
   uint64_t disarmed = 0;            // how many times
+  bool taking = false;              // views are being made of a batch, which the trainer does not have yet
   uint64_t epoch = 0;
   Py_ssize_t held = 0;  // slots in use
 };

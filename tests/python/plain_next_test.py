@@ -10,9 +10,11 @@ import threading
 import numpy
 import pytest
 
-import pinfeed
-from pinfeed._feed import device, plain_next
-from pinfeed._feed.feed import _EpochIterator
+torch = pytest.importorskip("torch")
+
+import pinfeed  # noqa: E402
+from pinfeed._feed import device, plain_next  # noqa: E402
+from pinfeed._feed.feed import _EpochIterator  # noqa: E402
 
 SAMPLES, BATCH = 42, 4
 EPOCH = [list(range(first, min(first + BATCH, SAMPLES))) for first in range(0, SAMPLES, BATCH)]
@@ -312,6 +314,53 @@ def test_a_signal_handler_sees_where_the_trainer_is(feed_of, framework, output):
         thread.join()
         signal.signal(signal.SIGUSR1, before)
     assert not wrong and len(told) > 100
+
+
+class Interrupts(torch.overrides.TorchFunctionMode):
+    """As torch.set_default_device, a mode that runs Python code in each of torch's functions. Here that code is a signal handler's."""
+
+    def __init__(self, handler):
+        super().__init__()
+        self.handler = handler
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if self.handler is not None:
+            self.handler()
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_handler_within_torchs_functions_sees_where_the_trainer_is(feed_of):
+    feed, seen, told = feed_of(framework="torch", zero_copy=False), [], []
+    with Interrupts(lambda: told.append((int(feed.state_dict()["cursor"]["position"]) // BATCH, len(seen)))):
+        for batch in feed:
+            seen.append(batch.index)
+    assert seen == list(range(len(EPOCH)))
+    # The library knows where it is from the second batch on.
+    assert len({position for position, _ in told}) == len(EPOCH) and all(position == delivered for position, delivered in told)
+
+
+@pytest.mark.parametrize("act, error", [("close", pinfeed.Error), ("load_state_dict", RuntimeError), ("take", RuntimeError)])
+def test_a_handler_within_torchs_functions_that_moves_the_feed(feed_of, act, error):
+    feed = feed_of(framework="torch", zero_copy=False, settings={"SAMPLES": 400})
+    state, iterator = feed.state_dict(), iter(feed)
+    for _ in range(3):
+        next(iterator)
+    taken = []
+
+    def handler():
+        mode.handler = None
+        {"close": feed.close, "load_state_dict": lambda: feed.load_state_dict(state), "take": lambda: taken.append(next(iterator).index)}[act]()
+
+    with Interrupts(handler) as mode:
+        if act == "take" and not feed_of.quick:  # which makes the batch anew
+            assert next(iterator).index == 4 and taken == [3]
+        else:
+            with pytest.raises(error, match={"close": "closed", "load_state_dict": "ended by", "take": "take none in handlers"}[act]):
+                next(iterator)
+    assert feed.held == 0
+    if act != "close":
+        rest = [batch.index for batch in (feed if act == "load_state_dict" else iterator)]
+        assert rest == (list(range(100)) if act == "load_state_dict" else list(range(5 - feed_of.quick * 2, 100)))
 
 
 def test_threads_share_a_feed(feed_of):

@@ -226,6 +226,8 @@ class Feed(Stream):
 
     def _next_of_epoch(self, iterator: _EpochIterator) -> Tuple[Any, Any]:
         """Returns the object in `_taken` and the next batch of the iterator's epoch."""
+        if self._extension_takes():
+            raise RuntimeError("a signal handler took a batch while next() was about to return another one: take none in handlers")
         while True:
             self._disarm()
             self._check_open()

@@ -18,7 +18,7 @@ from .._base import abi, places
 
 def _load() -> Any:
     """Returns the extension, or None."""
-    if sys.version_info < (3, 11) or sys.implementation.name != "cpython":
+    if sys.version_info < (3, 11) or sys.implementation.name != "cpython" or "t" in getattr(sys, "abiflags", ""):  # t: free-threaded
         return None
     tree = places.source_tree()
     folders = [places.PACKAGE] if tree is None else [places.PACKAGE, tree / "build" / "release" / "client"]

@@ -238,7 +238,11 @@ class Stream(Connection):
         if self._taken is not None:
             info: Tuple[int, ...] = self._taken.info
             return info
-        return self._maker.next_info() if self._out.value is not None else None
+        return self._maker.next_info() if self._out.value is not None or self._extension_takes() else None
+
+    def _extension_takes(self) -> bool:
+        """Whether this thread is within the extension's ``__next__``, in a signal handler."""
+        return self._quick is not None and bool(self._quick.taking)
 
     def _make_quick(self) -> None:
         """Makes the extension's object, once the layout is known."""
