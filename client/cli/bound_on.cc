@@ -160,7 +160,7 @@ std::string FeedRemedy(const Json& feed) {
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer") {
     const std::string slowest = SlowestProducer(feed);
     if (!slowest.empty() && UintField(feed, "slots_ready") != 0)
-      return "batches of equal work: later ones are ready, but " + slowest;
+      return "batches of equal work, or retry_after= if that hangs: later ones are ready, but " + slowest;
     return "more processes that fill batches (num_workers)";
   }
   const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),

@@ -13,6 +13,8 @@ namespace {
 
 // A batch that takes so many producers long is merely slow.
 constexpr uint32_t kMaxReplacements = 2;
+// What a trainer that waits for a batch may hold: the one in use, and the one before.
+constexpr uint32_t kHeld = 2;
 
 BatchDescriptor DescriptorOf(uint32_t slot, uint64_t generation, const BatchQueue::Batch& batch) {
   BatchDescriptor descriptor{};
@@ -210,10 +212,17 @@ bool BatchCycle::Busy() const {
 }
 
 std::optional<uint32_t> BatchCycle::TakeSlot() {
-  const std::optional<ProducedDataset>& produced = parts_.spec.dataset.produced;
-  const bool keeps_one = produced && produced->task_timeout_ms != 0 && !batches_.empty();
-  if (keeps_one && slots_.CountIn(SlotState::kFree) == 1) return std::nullopt;
+  if (!batches_.empty() && slots_.CountIn(SlotState::kFree) <= KeptSlots()) return std::nullopt;
   return slots_.TakeFree();
+}
+
+uint32_t BatchCycle::KeptSlots() const {
+  const std::optional<ProducedDataset>& produced = parts_.spec.dataset.produced;
+  if (!produced || produced->task_timeout_ms == 0) return 0;
+  // While the trainer holds fewer, the slot of a moved batch does not come back when the next one is taken.
+  const uint32_t not_held = kHeld - std::min(kHeld, slots_.CountIn(SlotState::kLent));
+  const uint32_t most = std::max(slots_.count(), 3U) - 2;  // a feed of few slots still fills two
+  return std::min(kMaxReplacements + not_held, most);
 }
 
 bool BatchCycle::SkipUnwanted() {
@@ -261,8 +270,7 @@ bool BatchCycle::Replace(uint32_t slot) {
       slots_.state(slot) == SlotState::kFilling && !filling_.replaced[slot] && !batch.delivering;
   const bool wanted = phase_ == Phase::kRunning && !filling_.stopped.load(std::memory_order_relaxed);
   if (!filling || !wanted || batch.replacements == kMaxReplacements) return false;
-  // The last free slot is for the batch that all others wait for.
-  if (slot != batches_.front() && slots_.CountIn(SlotState::kFree) == 1) return false;
+  if (slot != batches_.front() && slots_.CountIn(SlotState::kFree) <= KeptSlots()) return false;
   const std::optional<uint32_t> to = slots_.TakeFree();
   if (!to) return false;
   Account();

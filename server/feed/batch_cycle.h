@@ -80,9 +80,12 @@ class BatchCycle {
   // Whether another free slot would find no thread to fill it. The next batch that is filled has the releases
   // read, so they need no doorbell.
   bool Busy() const;
-  // Takes a slot for the next batch; nothing if none is free. A feed whose batches may be replaced keeps one
-  // for that, unless no batch would be under way.
+  // Takes a slot for the next batch; nothing if none is free but those that are kept, unless no batch would
+  // be under way.
   std::optional<uint32_t> TakeSlot();
+  // How many free slots are kept for moves of the batch that all others wait for: those that are filled
+  // behind it wait for it, too, and free none.
+  uint32_t KeptSlots() const;
   // A slot is filled whose batch was moved to another one: moves it back, unless that one was filled before.
   bool MoveBack(uint32_t slot);
   // Skips to the first batch that a session wants, once no earlier one is in progress. Returns whether the

@@ -197,7 +197,7 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
       if (!task.request->Replaced()) late.push_back(task.request);
   }
   for (const std::shared_ptr<PieceRequest>& request : late) {
-    if (!request->Replace()) return;
+    if (!request->Replace()) continue;  // another task may be the batch that all others wait for
     static LogPace pace(kProducerLinesASecond);
     if (const auto more = pace.Admit()) {
       spdlog::warn(

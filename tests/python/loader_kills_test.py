@@ -7,6 +7,7 @@ $PINFEED_TEST_SEED repeats a run.
 Long because: each process that can end, and each moment, is a test of that one promise.
 """
 
+import collections
 import contextlib
 import gc
 import multiprocessing
@@ -275,6 +276,46 @@ def test_a_worker_that_hangs_for_ever_costs_no_batch(host, monkeypatch):
             for pid in pids_of(iterator)[:2]:
                 os.kill(pid, signal.SIGSTOP)
     assert seen == list(range(400))
+
+
+class StopsWorkers:
+    """Makes samples. Of some of them, so many workers stop that begin them."""
+
+    def __init__(self, workers):
+        self._pipes = {index: os.pipe() for index in workers}
+        for index, (reader, writer) in self._pipes.items():
+            os.write(writer, b"1" * workers[index])
+            os.set_blocking(reader, False)
+
+    def __call__(self, index):
+        if index in self._pipes:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._pipes[index][0], 1)
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+    def close(self):
+        for pipe in self._pipes.values():
+            for end in pipe:
+                os.close(end)
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 2])
+@pytest.mark.parametrize("held, workers", [(2, {2: 1}), (1, {2: 1, 4: 1}), (2, {2: 1, 4: 1}), (1, {40: 2}), (1, {40: 1, 42: 1})])
+def test_workers_that_hang_for_ever_hold_up_no_other(host, monkeypatch, held, workers, prefetch_factor):
+    """`held`: the batches that the trainer keeps. `workers`: how many stop, by the sample at which they do."""
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    stops = StopsWorkers(workers)
+    options = {"num_workers": 3, "prefetch_factor": prefetch_factor, "multiprocessing_context": "fork", "retry_after": 0.2, "timeout": DEADLINE_S}
+    iterator = iter(pinfeed.DataLoader(Numbers(80, stops), 2, address=host.address, **options))
+    seen, kept = [], collections.deque(maxlen=held)
+    for batch in iterator:
+        seen += batch.tolist()
+        kept.append(batch)
+    assert seen == list(range(80))
+    del iterator, batch, kept
+    gc.collect()
+    stops.close()
 
 
 def test_a_first_batch_that_hangs_goes_to_another_worker(host, monkeypatch):

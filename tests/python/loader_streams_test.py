@@ -535,6 +535,26 @@ def test_an_order_that_is_drawn_for_the_iterator_is_that_of_the_state(taken, kin
     assert (values(resumed), torch.rand(1), values(resumed)) == expected
 
 
+class DrawsItsOrderLate(Stream):
+    """A position is all that the state has of an order."""
+
+    def __iter__(self):
+        order = torch.randperm(50).tolist()
+        while self.at < 50:
+            self.at += 1
+            yield order[self.at - 1]
+
+
+@PLACES
+def test_an_order_that_is_drawn_for_the_first_sample_is_not_that_of_the_state(options):
+    loader, resumed = (pinfeed.DataLoader(DrawsItsOrderLate(), 1, **options) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    assert len(values(resumed)) == 40 and values(resumed) != values(iterator)
+
+
 class Raises(Stream):
     def state_dict(self):
         raise RuntimeError("call enable_checkpointing() first")

@@ -142,7 +142,9 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   EXPECT_EQ(SlowestProducer(feed), "");
   EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
   feed["slowest_producer_seconds"] = 12.5;
-  EXPECT_EQ(FeedRemedy(feed), "batches of equal work: later ones are ready, but " + SlowestProducer(feed));
+  EXPECT_EQ(FeedRemedy(feed),
+            "batches of equal work, or retry_after= if that hangs: later ones are ready, but " +
+                SlowestProducer(feed));
   EXPECT_THAT(SlowestProducer(feed),
               ::testing::StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
   feed["slots_ready"] = 0;

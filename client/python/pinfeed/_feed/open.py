@@ -160,7 +160,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         feed, where batches held by one member would stop the others; on a GPU copies, which cost it next to nothing.
         With views, three kinds of tensors are copies all the same: tensors below 64 KiB (in a full batch), batches
         that would take the last free slot (`Batch`), and in a group, batches beyond this member's share of the slots
-        (the slots but one, over group_size, which True needs there). The slot of a view on a GPU is returned in the
+        (the slots but one, over group_size, which True needs there). A group's slots can only be read: torch does not
+        know that, and ends the process with SIGSEGV where a view is written to. The slot of a view on a GPU is returned in the
         order of the stream that was current when the batch was taken (see `Batch` for the last view).
       output: "batch": a `Batch`, which is a named tuple with ``items`` and ``to``. "dict": a plain dict of tensors
         by field. "tuple": a plain tuple. The tensors are the same and hold the same slots.

@@ -75,7 +75,7 @@ class DataLoader(Generic[_Batch]):
 
     retry_after=T: a batch that takes a worker longer than T seconds goes to another worker too, which writes it to
     other memory. The memory of the first worker is left alone until it is done or has ended. At most three workers try a
-    batch. A worker that hangs costs one of the batches in flight. None: a hung worker delays its batch for ever. Not
+    batch. A worker that hangs costs up to two of the batches in flight. None: a hung worker delays its batch for ever. Not
     with seeding="worker" or iterable datasets.
 
     share="broadcast" with `group` and `group_size`: so many processes of this host, each with a loader of the same

@@ -94,7 +94,7 @@ class WorkerIterator(LoaderIterator):
         self._before: LaneState = None  # of the worker of the pending batch
         self._owner = os.getpid()
         in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
-        spare = 1 if loader._retry_after else 0  # which the daemon keeps for batches that go to a second worker
+        spare = 2 if loader._retry_after else 0  # which the daemon keeps for a batch that goes to a second worker and a third
         self._least_slots = _MIN_SLOTS + spare
         self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._most_slots)
         self._ahead = self._slots + 1
