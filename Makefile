@@ -88,12 +88,11 @@ test-load: build ## many sessions, opens and calls, slow and silent clients, no 
 	@deploy/install-deps test
 	@$(PYTHON) tests/load/load.py --build-dir $(BUILD) --seconds $(LOAD_SECONDS) $(LOAD_ARGS)
 
-bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
+bench: ## pinfeed beside PyTorch's DataLoader
 	@deploy/install-deps build bench
 	@cmake --preset release $(FIRST_CONFIGURE) -DPINFEED_BENCH=ON $(CMAKE_ARGS)
 	@cmake --build --preset release -- -j $(JOBS)
 	@$(PYTHON) tests/bench/run.py --build-dir $(BUILD) $(BENCH_ARGS)
-	@for each in $(BUILD)/bench/*_bench; do echo "== $$each"; $$each || exit 1; done
 
 demo: build ## train a small model with batches from a daemon on this host
 	@deploy/install-deps demo
