@@ -2,6 +2,8 @@
 """Where the tests find the build, and daemons for them."""
 
 import atexit
+import gc
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -41,6 +43,14 @@ def daemon(tmp_path_factory):
 def feeds(daemon, monkeypatch):
     """What is opened without an address is opened with `daemon`."""
     monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
+
+
+@pytest.fixture
+def nothing_is_left():
+    """Every process that a test has started through `multiprocessing` ends with it."""
+    yield
+    gc.collect()  # iterators that an exception's frames hold
+    assert multiprocessing.active_children() == []
 
 
 @pytest.fixture(scope="session")

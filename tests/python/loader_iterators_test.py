@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pinfeed.DataLoader` with iterators and states of one's own: what it asks of them is what torch's asks."""
 
-import gc
-import multiprocessing
 import threading
 
 import pytest
@@ -13,14 +11,7 @@ from loader_datasets import Numbers  # noqa: E402
 
 import pinfeed  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("feeds")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
+pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
 
 
 class Cursor:

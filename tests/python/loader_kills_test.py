@@ -10,7 +10,6 @@ Long because: each process that can end, and each moment, is a test of that one 
 import collections
 import contextlib
 import gc
-import multiprocessing
 import os
 import pathlib
 import random
@@ -39,7 +38,7 @@ DEADLINE_S = 60
 HERE = pathlib.Path(__file__).resolve().parent
 ENDLESS = 10**7
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +50,8 @@ def host(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(host):
+def memory_is_free(host):
     yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
     eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
 
 

@@ -2,9 +2,7 @@
 """`pinfeed.DataLoader` whose workers take turns: iterable datasets and seeding="worker", beside torch's loader and its workers."""
 
 import contextlib
-import gc
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -23,14 +21,7 @@ from pinfeed._worker.seeding import global_states, set_global_states  # noqa: E4
 
 TorchLoader = torch.utils.data.DataLoader
 
-pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
+pytestmark = [pytest.mark.usefixtures("nothing_is_left", "feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 def seeded(seed=3):

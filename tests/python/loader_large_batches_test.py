@@ -4,7 +4,6 @@
 import contextlib
 import errno
 import gc
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -27,7 +26,7 @@ TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfe
 DEADLINE_S = 60
 LARGE = 1 << 20  # bytes; at least
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +38,8 @@ def host(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(host):
+def memory_is_free(host):
     yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
     eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """States that are loaded into a loader in use, or into one with other workers: nothing is lost, repeated or drawn twice without a word."""
 
-import gc
-import multiprocessing
 import os
 import pickle
 import signal
@@ -17,14 +15,7 @@ from loader_datasets import Numbers, seeded, values  # noqa: E402
 
 import pinfeed  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("feeds")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()  # iterators that an exception's frames hold
-    assert multiprocessing.active_children() == []
+pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
 
 
 class Resumable(torch.utils.data.IterableDataset):

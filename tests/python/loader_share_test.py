@@ -4,7 +4,6 @@
 import contextlib
 import gc
 import json
-import multiprocessing
 import os
 import pathlib
 import re
@@ -25,14 +24,7 @@ import pinfeed  # noqa: E402
 from pinfeed._feed import stream  # noqa: E402
 from pinfeed._loader import worker_pool  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
+pytestmark = [pytest.mark.usefixtures("nothing_is_left", "feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 class Counted:

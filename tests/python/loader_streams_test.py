@@ -7,7 +7,6 @@ Long because: each kind of dataset and iterator is a class.
 
 import gc
 import io
-import multiprocessing
 import os
 import pickle
 import random
@@ -24,16 +23,9 @@ from loader_rollback_test import OnceInBody  # noqa: E402
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("feeds")
+pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
 
 PLACES = pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -28,14 +28,7 @@ import pinfeed  # noqa: E402
 TorchLoader = torch.utils.data.DataLoader
 METHODS = ("fork", "spawn", "forkserver")
 
-pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    gc.collect()
-    assert multiprocessing.active_children() == []
+pytestmark = [pytest.mark.usefixtures("nothing_is_left", "feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 def values(loader):
