@@ -2,14 +2,43 @@
 #include "server/daemon/snapshot_taker.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "common/os/host_limits.h"
 #include "server/config/version.h"
 #include "server/daemon/daemon_parts.h"
-#include "server/session/user_report.h"
 
 namespace pinfeed {
+namespace {
+
+// Fills what concerns users. `cache`: the budget of the decoded cache, or null.
+void FillUsers(const DaemonParts& parts, const MemoryBudget* cache, DaemonSnapshot& snapshot) {
+  std::map<uid_t, UserSnapshot> users;
+  for (const auto& [uid, count] : parts.sessions->by_user()) users[uid].sessions = count;
+  for (const auto& [uid, bytes] : parts.pool->used_by_user()) users[uid].pool_bytes = bytes;
+  snapshot.user_limits.sessions = parts.sessions->max_per_user();
+  snapshot.user_limits.pool_bytes = parts.pool->max_per_user();
+  if (parts.devices != nullptr) {
+    for (const auto& [uid, bytes] : parts.devices->UsedByUser()) {
+      users[uid].pinned_bytes = bytes.pinned;
+      users[uid].gpu_bytes = bytes.device;
+    }
+    const DeviceArenas::UserBytes limits = parts.devices->MaxPerUser();
+    snapshot.user_limits.pinned_bytes = limits.pinned;
+    snapshot.user_limits.gpu_bytes = limits.device;
+  }
+  if (cache != nullptr) {
+    for (const auto& [uid, bytes] : cache->used_by_user()) users[uid].cache_bytes = bytes;
+    snapshot.user_limits.cache_bytes = cache->max_per_user();
+  }
+  for (auto& [uid, user] : users) {
+    user.uid = uid;
+    snapshot.users.push_back(user);
+  }
+}
+
+}  // namespace
 
 DaemonSnapshot SnapshotTaker::Take() const {
   DaemonSnapshot snapshot;
@@ -76,8 +105,8 @@ DaemonSnapshot SnapshotTaker::Take() const {
     snapshot.folders_listed = folders.listed;
     snapshot.folders_unchanged = folders.recalled;
   }
-  FillUsers(*parts_.pool, *parts_.host_quarantine, *parts_.sessions, parts_.devices.get(), cache_budget,
-            snapshot);
+  snapshot.kept_bytes = parts_.host_quarantine->bytes();
+  FillUsers(parts_, cache_budget, snapshot);
   return snapshot;
 }
 

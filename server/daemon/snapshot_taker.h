@@ -2,13 +2,15 @@
 // What the daemon is doing right now, for metrics and status.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 
+#include "common/base/random.h"
 #include "server/daemon/running_config.h"
 #include "server/daemon/serving_state.h"
 #include "server/metrics/snapshot.h"
-#include "server/session/token.h"
 
 namespace pinfeed {
 
@@ -33,7 +35,7 @@ class SnapshotTaker {
   const ServingState& state_;
   const Clock::time_point started_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = config_.loaded_at();
-  const uint64_t server_epoch_ = RandomUint64();
+  const uint64_t server_epoch_ = std::bit_cast<uint64_t>(RandomBytes<std::array<std::byte, 8>>());
 };
 
 }  // namespace pinfeed

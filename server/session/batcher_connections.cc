@@ -57,7 +57,7 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
 };
 
 Result<Token> BatcherConnections::Invite(const Peer& peer, BatcherPlace place) {
-  const Token token = NewToken();
+  const auto token = RandomBytes<Token>();
   {
     const MutexLock lock(mutex_);
     const auto is_theirs = [&](const Invitation& one) { return one.peer.uid == peer.uid; };

@@ -68,7 +68,7 @@ Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& sessio
   std::erase_if(invitations_, [&](const Invitation& one) { return ended(one) && surplus-- > 0; });
   const auto invited = std::ranges::count(invitations_, session->id, &Invitation::session_id);
   RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
-  invitations_.push_back({NewToken(), session, session->id, session->peer.uid, lane});
+  invitations_.push_back({RandomBytes<Token>(), session, session->id, session->peer.uid, lane});
   return invitations_.back().token;
 }
 

@@ -51,7 +51,7 @@ struct Session : Participant {
   uint64_t id = 0;
   Peer peer;
   std::string client_name;
-  const Token token = NewToken();
+  const Token token = RandomBytes<Token>();
   const std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
   const Arena* part = nullptr;             // the part of the feed's arena; null: all of it
   std::shared_ptr<ResidentData> resident;  // that its client maps, too; null: none
