@@ -11,7 +11,6 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/log_context.h"
-#include "server/rpc/batcher_message.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/offer_message.h"
 #include "server/rpc/open_feed_request.h"
