@@ -55,10 +55,6 @@ struct FeedTotals {
   uint64_t bytes = 0;
   uint64_t bad_samples = 0;
   uint64_t ignored_releases = 0;
-  uint64_t read_ns = 0;
-  uint64_t decode_ns = 0;
-  uint64_t starved_ns = 0;
-  uint64_t full_ns = 0;
   StallTimes stall_ns{};
   DurationCounts filling;
   DurationCounts lent;

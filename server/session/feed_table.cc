@@ -23,10 +23,6 @@ void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.bytes += feed.bytes;
   totals.bad_samples += feed.bad_samples;
   totals.ignored_releases += feed.ignored_releases;
-  totals.read_ns += feed.read_ns;
-  totals.decode_ns += feed.decode_ns;
-  totals.starved_ns += feed.starved_ns;
-  totals.full_ns += feed.full_ns;
   for (size_t i = 0; i < feed.stall_ns.size(); ++i) totals.stall_ns[i] += feed.stall_ns[i];
   totals.filling += feed.filling;
   totals.lent += feed.lent;
