@@ -177,6 +177,14 @@ static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenByte
               sizeof(MemoryRequest) == kTokenBytes && sizeof(BatcherMessage) == kTokenBytes &&
               sizeof(ReaderStart) == kTokenBytes);
 
+// A frame of zeros, but for its magic and kind.
+inline LifelineFrame MakeLifelineFrame(LifelineKind kind) {
+  LifelineFrame frame{};
+  frame.magic = kLifelineMagic;
+  frame.kind = static_cast<uint32_t>(kind);
+  return frame;
+}
+
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
 // the host backend, the arena memfd; behind it, with resident samples, their device memory, or the socket of
 // a member that another one decodes for. A producer's: the arena memfd. A batcher's client's or consumer's:

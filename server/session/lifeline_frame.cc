@@ -38,15 +38,8 @@ Status Send(int fd, const LifelineFrame& frame, std::span<const int> fds) {
   return error == 0 ? OkStatus() : ErrnoStatus("send a frame to a client", error);
 }
 
-LifelineFrame FrameOf(LifelineKind kind) {
-  LifelineFrame frame{};
-  frame.magic = kLifelineMagic;
-  frame.kind = static_cast<uint32_t>(kind);
-  return frame;
-}
-
 LifelineFrame AnswerFrame(LifelineKind kind, const Status& status) {
-  LifelineFrame frame = FrameOf(kind);
+  LifelineFrame frame = MakeLifelineFrame(kind);
   frame.code = static_cast<uint32_t>(status.code());
   if (!status.ok()) {
     const std::string& text = status.message();
@@ -85,7 +78,7 @@ Status ResultOf(const LifelineFrame& done) {
 }
 
 Status SendTask(int fd, const ProducerTask& task) {
-  LifelineFrame frame = FrameOf(LifelineKind::kTask);
+  LifelineFrame frame = MakeLifelineFrame(LifelineKind::kTask);
   frame.produce = task;
   return Send(fd, frame, {});
 }
@@ -110,7 +103,7 @@ Status SendReader(int fd, const ReaderStart& start, int reader) {
   int unread = 0;  // bytes, with what the kernel adds to each frame
   if (::ioctl(fd, SIOCOUTQ, &unread) != 0) return ErrnoStatus("look at a lifeline", errno);
   if (unread > kMaxUnread) return Unavailable("its lifeline is full of others");
-  LifelineFrame frame = FrameOf(LifelineKind::kReader);
+  LifelineFrame frame = MakeLifelineFrame(LifelineKind::kReader);
   frame.reader = start;
   const std::array<int, 1> fds = {reader};
   return Send(fd, frame, fds);

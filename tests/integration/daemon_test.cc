@@ -156,10 +156,10 @@ TEST_F(DaemonTest, OpensAttachesPublishesAndReclaims) {
 TEST_F(DaemonTest, RefusesEveryWrongFrame) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const uint32_t fds_before = client_->Status().open_fds();
-  LifelineFrame wrong_magic = MakeFrame(LifelineKind::kHello);
+  LifelineFrame wrong_magic = MakeLifelineFrame(LifelineKind::kHello);
   wrong_magic.magic ^= 1;
-  const LifelineFrame bye = MakeFrame(LifelineKind::kBye);
-  const LifelineFrame hello = MakeFrame(LifelineKind::kHello);
+  const LifelineFrame bye = MakeLifelineFrame(LifelineKind::kBye);
+  const LifelineFrame hello = MakeLifelineFrame(LifelineKind::kHello);
   const std::string large(4096, 'x');
   struct Case {
     const void* bytes;

@@ -56,13 +56,6 @@ v1::GetStatusResponse RawClient::Status() {
   return response;
 }
 
-LifelineFrame MakeFrame(LifelineKind kind) {
-  LifelineFrame frame{};
-  frame.magic = kLifelineMagic;
-  frame.kind = static_cast<uint32_t>(kind);
-  return frame;
-}
-
 RawLifeline::RawLifeline(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -93,14 +86,14 @@ bool RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& f
 }
 
 void RawLifeline::SendHello(const std::string& token) const {
-  LifelineFrame frame = MakeFrame(LifelineKind::kHello);
+  LifelineFrame frame = MakeLifelineFrame(LifelineKind::kHello);
   PF_CHECK(token.size() == kTokenBytes, "a token has 32 bytes");
   std::memcpy(frame.token, token.data(), kTokenBytes);
   Send(&frame, sizeof frame);
 }
 
 void RawLifeline::SendBye() const {
-  const LifelineFrame frame = MakeFrame(LifelineKind::kBye);
+  const LifelineFrame frame = MakeLifelineFrame(LifelineKind::kBye);
   Send(&frame, sizeof frame);
 }
 

@@ -55,6 +55,4 @@ class RawLifeline {
   UniqueFd fd_;
 };
 
-LifelineFrame MakeFrame(LifelineKind kind);
-
 }  // namespace pinfeed

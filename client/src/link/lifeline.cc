@@ -69,13 +69,6 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
 
 }  // namespace
 
-LifelineFrame MakeLifelineFrame(LifelineKind kind) {
-  LifelineFrame frame{};
-  frame.magic = kLifelineMagic;
-  frame.kind = static_cast<uint32_t>(kind);
-  return frame;
-}
-
 Result<Lifeline> Lifeline::Attach(const std::string& path, LifelineKind hello,
                                   const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
                                   SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link) {

@@ -71,7 +71,4 @@ class Lifeline {
   UniqueFd socket_;
 };
 
-// A frame of zeros but for its magic and kind.
-LifelineFrame MakeLifelineFrame(LifelineKind kind);
-
 }  // namespace pinfeed

@@ -234,9 +234,7 @@ void FakeDaemon::Welcome(UniqueFd peer) {
     if (session.token != token) continue;
     std::vector<int> fds{session.publish_fd.get(), session.release_fd.get(), session.doorbell.get(),
                          session.arena_fd.get()};
-    LifelineFrame frame{};
-    frame.magic = kLifelineMagic;
-    frame.kind = static_cast<uint32_t>(LifelineKind::kWelcome);
+    LifelineFrame frame = MakeLifelineFrame(LifelineKind::kWelcome);
     if (script_.descriptors) script_.descriptors(session, fds);
     if (script_.welcome) script_.welcome(frame);
     SendFrame(peer.get(), frame, fds);

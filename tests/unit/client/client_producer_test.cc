@@ -53,8 +53,6 @@ class ProducerTest : public ::testing::Test {
     PF_CHECK(mapped.ok(), mapped.status().message());
     arena_ = std::move(mapped).value();
     fds_ = {arena_fd_.get()};
-    welcome_.magic = kLifelineMagic;
-    welcome_.kind = static_cast<uint32_t>(LifelineKind::kWelcome);
   }
 
   // Four samples a batch of uint8 [6], and their indexes.
@@ -103,17 +101,13 @@ class ProducerTest : public ::testing::Test {
   void MustAttach() { ASSERT_EQ(Attach(), PF_OK) << pf_last_error(); }
 
   static LifelineFrame TaskFrame(uint64_t task, uint32_t slot, uint32_t samples) {
-    LifelineFrame frame{};
-    frame.magic = kLifelineMagic;
-    frame.kind = static_cast<uint32_t>(LifelineKind::kTask);
+    LifelineFrame frame = MakeLifelineFrame(LifelineKind::kTask);
     frame.produce = {task, 5, 6, slot, samples};
     return frame;
   }
   // The daemon's answer: `bytes` is not read.
   static LifelineFrame MemoryFrame(uint64_t task, uint64_t bytes) {
-    LifelineFrame frame{};
-    frame.magic = kLifelineMagic;
-    frame.kind = static_cast<uint32_t>(LifelineKind::kMemory);
+    LifelineFrame frame = MakeLifelineFrame(LifelineKind::kMemory);
     frame.memory = {task, bytes, {}};
     return frame;
   }
@@ -137,7 +131,7 @@ class ProducerTest : public ::testing::Test {
   UniqueFd arena_fd_;
   Mapping arena_;
   std::vector<int> fds_;
-  LifelineFrame welcome_{};
+  LifelineFrame welcome_ = MakeLifelineFrame(LifelineKind::kWelcome);
   LifelineFrame hello_{};
   UniqueFd peer_;
   OwnedProducer producer_;

@@ -38,9 +38,7 @@ struct Line {
   std::vector<TensorPlace> tensors;
 
   void Send(LifelineKind kind, const BatcherMessage& message) const {
-    LifelineFrame frame{};
-    frame.magic = kLifelineMagic;
-    frame.kind = static_cast<uint32_t>(kind);
+    LifelineFrame frame = MakeLifelineFrame(kind);
     frame.batcher = message;
     EXPECT_EQ(::send(fd.get(), &frame, sizeof frame, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof frame));
   }
