@@ -21,6 +21,7 @@
 #include "server/daemon/service_environment.h"
 #include "server/daemon/shutdown_deadline.h"
 #include "server/daemon/startup_signal_watcher.h"
+#include "server/metrics/metrics.h"
 #include "server/metrics/status_json.h"
 
 namespace pinfeed {
@@ -229,15 +230,15 @@ Status Daemon::OpenHttp() {
     ::unlink(port_path.c_str());  // left by an earlier daemon; the lock is held
     return OkStatus();
   }
-  parts_->metrics.emplace([this] {
+  const auto metrics = [this] {
     const bool broken = state_.failed();  // read before the snapshot, which then includes the failure
     DaemonSnapshot snapshot = snapshots_.Take();
     if (broken && state_.ShowFailure()) events_.Wake();
-    return snapshot;
-  });
+    return MetricsText(std::move(snapshot));
+  };
   ASSIGN_OR_RETURN(parts_->http,
-                   HttpServer::Create({running_.config().http_listen, running_.config().http_hosts,
-                                       &*parts_->metrics, [this] { return StatusJson(snapshots_.Take()); },
+                   HttpServer::Create({running_.config().http_listen, running_.config().http_hosts, metrics,
+                                       [this] { return StatusJson(snapshots_.Take()); },
                                        [this] { return state_.ready(); }, &parts_->refusals}));
   ASSIGN_OR_RETURN(parts_->http_port_file,
                    WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));

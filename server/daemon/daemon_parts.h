@@ -20,7 +20,6 @@
 #include "server/memory/memory_budget.h"
 #include "server/memory/ongoing_operation.h"
 #include "server/metrics/http.h"
-#include "server/metrics/metrics.h"
 #include "server/net/admin_access.h"
 #include "server/net/frame_guard.h"
 #include "server/net/refusals.h"
@@ -104,7 +103,6 @@ struct DaemonParts {
   std::optional<AdminService> admin;
   std::optional<HealthService> health;
   std::unique_ptr<RpcServer> rpc;
-  std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;
   std::optional<FileId> http_port_file;
   std::unique_ptr<FrameGuard> guard;

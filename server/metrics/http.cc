@@ -11,25 +11,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <climits>
-#include <list>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "common/base/quote.h"
-#include "common/base/unique_handle.h"
 #include "common/os/start_thread.h"
 #include "common/os/tcp_address.h"
-#include "server/metrics/http_pages.h"
-#include "server/metrics/http_request.h"
 #include "server/net/refusals.h"
 
 namespace pinfeed {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kBacklog = 128;
 constexpr size_t kMaxConnections = 64;
@@ -50,64 +41,22 @@ std::string AddressText(const sockaddr_storage& address) {
 
 }  // namespace
 
-// Purpose: owns the connections. Threads: Run is the server thread; the rest belongs to the owner.
-class HttpServer::Server {
- public:
-  Server(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
-      : port_(port),
-        listener_(std::move(listener)),
-        stop_(std::move(stop)),
-        hosts_(HostOf(options.listen), options.hosts),
-        refusals_(*options.refusals),
-        pages_(*options.metrics, options.status_json, options.is_ready),
-        thread_(StartThread("http", [this] { Run(); })) {}
-  ~Server() {
-    const uint64_t one = 1;
-    PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "writing to the eventfd succeeds");
-    thread_.join();
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-  uint16_t port() const { return port_; }
+HttpServer::HttpServer(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
+    : port_(port),
+      listener_(std::move(listener)),
+      stop_(std::move(stop)),
+      hosts_(HostOf(options.listen), options.hosts),
+      refusals_(*options.refusals),
+      pages_(options.metrics, options.status_json, options.is_ready),
+      thread_(StartThread("http", [this] { Run(); })) {}
 
- private:
-  enum class Stage { kRequest, kAnswer, kClosing };
-  struct Connection {
-    UniqueFd fd;
-    std::string peer;
-    std::string local;
-    Clock::time_point deadline;
-    Stage stage = Stage::kRequest;
-    std::string in = {};
-    HttpAnswer answer = {};
-    size_t sent = 0;
-  };
-  using ConnectionIterator = std::list<Connection>::iterator;
+HttpServer::~HttpServer() {
+  const uint64_t one = 1;
+  PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "writing to the eventfd succeeds");
+  thread_.join();
+}
 
-  void Run();
-  void Accept();
-  void MakeRoom();
-  // The following return whether the connection stays open.
-  bool Step(Connection& connection);
-  bool ReadRequest(Connection& connection);
-  bool WriteAnswer(Connection& connection);
-  static bool AwaitClose(const Connection& connection);
-  HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
-  HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
-  int TimeoutMs() const;
-
-  const uint16_t port_;
-  const UniqueFd listener_;
-  const UniqueFd stop_;
-  const HttpHosts hosts_;
-  Refusals& refusals_;
-  HttpPages pages_;
-  std::list<Connection> connections_;  // oldest first
-  Clock::time_point accept_after_;
-  std::thread thread_;  // last, because it uses the other members
-};
-
-void HttpServer::Server::Run() {
+void HttpServer::Run() {
   while (true) {
     std::vector<pollfd> waits = {{stop_.get(), POLLIN, 0},
                                  {Clock::now() < accept_after_ ? -1 : listener_.get(), POLLIN, 0}};
@@ -130,7 +79,7 @@ void HttpServer::Server::Run() {
   }
 }
 
-int HttpServer::Server::TimeoutMs() const {
+int HttpServer::TimeoutMs() const {
   Clock::time_point next = Clock::time_point::max();
   for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
   const Clock::time_point now = Clock::now();
@@ -141,7 +90,7 @@ int HttpServer::Server::TimeoutMs() const {
 }
 
 // Drops the oldest connection without a pending answer, or else the oldest of all.
-void HttpServer::Server::MakeRoom() {
+void HttpServer::MakeRoom() {
   if (connections_.size() < kMaxConnections) return;
   const auto idle = std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
     return connection.stage != Stage::kAnswer;
@@ -152,7 +101,7 @@ void HttpServer::Server::MakeRoom() {
   connections_.erase(dropped);
 }
 
-void HttpServer::Server::Accept() {
+void HttpServer::Accept() {
   for (int i = 0; i < kMaxAcceptsPerPass; ++i) {
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
@@ -177,13 +126,13 @@ void HttpServer::Server::Accept() {
   }
 }
 
-bool HttpServer::Server::Step(Connection& connection) {
+bool HttpServer::Step(Connection& connection) {
   if (connection.stage == Stage::kRequest && !ReadRequest(connection)) return false;
   if (connection.stage == Stage::kAnswer && !WriteAnswer(connection)) return false;
   return connection.stage != Stage::kClosing || AwaitClose(connection);
 }
 
-bool HttpServer::Server::ReadRequest(Connection& connection) {
+bool HttpServer::ReadRequest(Connection& connection) {
   constexpr std::string_view kEnd = "\r\n\r\n";
   std::array<char, 4096> chunk;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
   while (true) {
@@ -212,12 +161,12 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
   }
 }
 
-HttpAnswer HttpServer::Server::Refused(const Connection& connection, const HttpFault& fault) {
+HttpAnswer HttpServer::Refused(const Connection& connection, const HttpFault& fault) {
   refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + ": " + fault.text);
   return TextAnswer(fault.code, fault.text);
 }
 
-HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::string_view head) {
+HttpAnswer HttpServer::AnswerTo(const Connection& connection, std::string_view head) {
   const std::variant<HttpRequest, HttpFault> parsed = ParseHttpHead(head);
   if (const auto* fault = std::get_if<HttpFault>(&parsed)) return Refused(connection, *fault);
   const auto& request = std::get<HttpRequest>(parsed);
@@ -231,7 +180,7 @@ HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::strin
                     request.with_body);
 }
 
-bool HttpServer::Server::WriteAnswer(Connection& connection) {
+bool HttpServer::WriteAnswer(Connection& connection) {
   const std::string& head = connection.answer.head;
   const std::string& body = *connection.answer.body;
   while (connection.sent < head.size() + body.size()) {
@@ -253,7 +202,7 @@ bool HttpServer::Server::WriteAnswer(Connection& connection) {
   return true;
 }
 
-bool HttpServer::Server::AwaitClose(const Connection& connection) {
+bool HttpServer::AwaitClose(const Connection& connection) {
   std::array<char, 4096> ignored;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
   const ssize_t bytes = ::recv(connection.fd.get(), ignored.data(), ignored.size(), 0);
   return bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK));
@@ -268,15 +217,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
   ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
-  return std::unique_ptr<HttpServer>(
-      new HttpServer(std::make_unique<Server>(std::move(*listener), port, std::move(stop), options)));
-}
-
-HttpServer::HttpServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}
-HttpServer::~HttpServer() = default;
-
-uint16_t HttpServer::port() const {
-  return server_->port();
+  return std::unique_ptr<HttpServer>(new HttpServer(*std::move(listener), port, std::move(stop), options));
 }
 
 }  // namespace pinfeed

@@ -2,17 +2,20 @@
 // The HTTP server, on the loopback by default: the live page at /, /status.json, /metrics, /healthz, /readyz.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "common/base/result.h"
-
-namespace prometheus {
-class Collectable;
-}
+#include "common/base/unique_handle.h"
+#include "server/metrics/http_pages.h"
+#include "server/metrics/http_request.h"
 
 namespace pinfeed {
 
@@ -33,7 +36,7 @@ class HttpServer {
   struct Options {
     std::string listen;              // ADDRESS:PORT; port 0: any free one
     std::vector<std::string> hosts;  // names to serve besides the loopback names and the address
-    const prometheus::Collectable* metrics = nullptr;
+    std::function<std::string()> metrics;
     std::function<std::string()> status_json;
     std::function<bool()> is_ready;
     Refusals* refusals = nullptr;
@@ -43,13 +46,45 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  uint16_t port() const;
+  uint16_t port() const { return port_; }
 
  private:
-  class Server;
-  explicit HttpServer(std::unique_ptr<Server> server);
+  using Clock = std::chrono::steady_clock;
+  enum class Stage { kRequest, kAnswer, kClosing };
+  struct Connection {
+    UniqueFd fd;
+    std::string peer;
+    std::string local;
+    Clock::time_point deadline;
+    Stage stage = Stage::kRequest;
+    std::string in = {};
+    HttpAnswer answer = {};
+    size_t sent = 0;
+  };
+  using ConnectionIterator = std::list<Connection>::iterator;
 
-  std::unique_ptr<Server> server_;
+  HttpServer(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options);
+  void Run();
+  void Accept();
+  void MakeRoom();
+  // The following return whether the connection stays open.
+  bool Step(Connection& connection);
+  bool ReadRequest(Connection& connection);
+  bool WriteAnswer(Connection& connection);
+  static bool AwaitClose(const Connection& connection);
+  HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
+  HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
+  int TimeoutMs() const;
+
+  const uint16_t port_;
+  const UniqueFd listener_;
+  const UniqueFd stop_;
+  const HttpHosts hosts_;
+  Refusals& refusals_;
+  HttpPages pages_;
+  std::list<Connection> connections_;  // oldest first
+  Clock::time_point accept_after_;
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace pinfeed

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/http_pages.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/text_serializer.h>
-
 #include <exception>
 #include <utility>
 
@@ -58,14 +55,6 @@ HttpAnswer TextAnswer(int code, std::string_view text, bool with_body) {
   return MakeAnswer(code, "text/plain; charset=utf-8",
                     std::make_shared<const std::string>(std::string(text) + "\n"), with_body, allow);
 }
-
-HttpPages::HttpPages(const prometheus::Collectable& metrics, std::function<std::string()> status_json,
-                     std::function<bool()> is_ready)
-    : metrics_{[&metrics] { return prometheus::TextSerializer().Serializer::Serialize(metrics.Collect()); },
-               {},
-               {}},
-      status_{std::move(status_json), {}, {}},
-      is_ready_(std::move(is_ready)) {}
 
 std::shared_ptr<const std::string> HttpPages::CachedPage::Get() {
   const auto now = std::chrono::steady_clock::now();

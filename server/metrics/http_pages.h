@@ -7,13 +7,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "server/metrics/http_request.h"
-
-namespace prometheus {
-class Collectable;
-}
 
 namespace pinfeed {
 
@@ -32,8 +28,11 @@ class HttpPages {
  public:
   static constexpr std::chrono::milliseconds kMaxPageAge{100};
 
-  HttpPages(const prometheus::Collectable& metrics, std::function<std::string()> status_json,
-            std::function<bool()> is_ready);
+  HttpPages(std::function<std::string()> metrics, std::function<std::string()> status_json,
+            std::function<bool()> is_ready)
+      : metrics_{std::move(metrics), {}, {}},
+        status_{std::move(status_json), {}, {}},
+        is_ready_(std::move(is_ready)) {}
   HttpAnswer Answer(const HttpRequest& request);
 
  private:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -147,8 +149,8 @@ std::vector<MetricFamily> MetricsOf(DaemonSnapshot snapshot) {
   return std::move(page).Take();
 }
 
-std::vector<MetricFamily> MetricsCollector::Collect() const {
-  return MetricsOf(snapshot_());
+std::string MetricsText(DaemonSnapshot snapshot) {
+  return prometheus::TextSerializer().Serializer::Serialize(MetricsOf(std::move(snapshot)));
 }
 
 }  // namespace pinfeed

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports the snapshot as Prometheus metrics. In: one DaemonSnapshot per scrape. Out: metric families.
+// Exports the snapshot as Prometheus metrics. In: one DaemonSnapshot per scrape, so that ended sessions and
+// feeds leave no series behind. Out: metric families, and the page /metrics.
 #pragma once
 
-#include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
+#include <string>
 #include <vector>
 
 #include "server/metrics/snapshot.h"
@@ -14,20 +15,9 @@ namespace pinfeed {
 // The maximum number of users with their own series. The rest are summed under "others".
 inline constexpr size_t kMaxUsersNamed = 20;
 
-// Purpose: generates metrics at scrape time, so that ended sessions and feeds leave no series behind. Owns:
-// the snapshot function, whose captures must outlive it. Threads: Collect from any thread. Errors: none.
-// Invariant: counters only increase during the daemon's life.
-class MetricsCollector final : public prometheus::Collectable {
- public:
-  explicit MetricsCollector(SnapshotFunction snapshot) : snapshot_(std::move(snapshot)) {}
-
-  std::vector<prometheus::MetricFamily> Collect() const override;
-
- private:
-  const SnapshotFunction snapshot_;
-};
-
-// The metric families of one snapshot.
+// The metric families of one snapshot. Counters only increase during the daemon's life.
 std::vector<prometheus::MetricFamily> MetricsOf(DaemonSnapshot snapshot);
+// The same as text.
+std::string MetricsText(DaemonSnapshot snapshot);
 
 }  // namespace pinfeed
