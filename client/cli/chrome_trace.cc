@@ -6,23 +6,15 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "common/base/ascii_case.h"
+
 namespace pinfeed {
 namespace {
 
-struct Kind {
-  const char* name;  // as in pinfeed.v1.Span.Kind
-  const char* shown;
-};
 enum : uint32_t { kRead = 1, kDecode, kFill, kCopy, kPublish, kLent, kWait, kStep };
-constexpr std::array<Kind, 9> kKinds = {{{"", ""},
-                                         {"READ", "read"},
-                                         {"DECODE", "decode"},
-                                         {"FILL", "fill"},
-                                         {"COPY", "copy"},
-                                         {"PUBLISH", "publish"},
-                                         {"LENT", "lent"},
-                                         {"WAIT", "wait"},
-                                         {"STEP", "step"}}};
+// As in pinfeed.v1.Span.Kind, which has capitals.
+constexpr std::array<const char*, 9> kKinds = {"",        "read", "decode", "fill", "copy",
+                                               "publish", "lent", "wait",   "step"};
 // Base numbers of groups and rows. Viewers read 32 bits and treat 0 specially.
 constexpr uint64_t kDaemonGroup = 1;
 constexpr uint64_t kFeedGroups = 1000;
@@ -32,7 +24,7 @@ constexpr uint64_t kSessionRows = 1000;
 uint32_t KindOf(const Json& span) {
   const std::string name = TextField(span, "kind");
   for (uint32_t kind = 1; kind < kKinds.size(); ++kind) {
-    if (name == kKinds[kind].name) return kind;
+    if (EqualsIgnoringCase(name, kKinds[kind])) return kind;
   }
   return 0;
 }
@@ -104,7 +96,7 @@ double ChromeTrace::seconds() const {
 std::map<std::string, std::pair<uint64_t, uint64_t>> ChromeTrace::Totals() const {
   std::map<std::string, std::pair<uint64_t, uint64_t>> totals;
   for (const Span& span : spans_) {
-    auto& [count, time_ns] = totals[kKinds.at(span.kind).shown];
+    auto& [count, time_ns] = totals[kKinds.at(span.kind)];
     ++count;
     time_ns += span.end_ns - span.begin_ns;
   }
@@ -171,11 +163,11 @@ void ChromeTrace::Write(std::ostream& out) const {
       << "},\"traceEvents\":[\n";
   WriteNames(out, rows);
   for (const auto& [row, span] : drawn) {
-    const Kind& kind = kKinds.at(span.kind);
+    const char* const kind = kKinds.at(span.kind);
     const bool named = span.kind != kWait || span.samples != 0;
-    out << R"({"ph":")" << (span.kind == kPublish ? R"(i","s":"t)" : "X") << R"(","name":")" << kind.shown;
+    out << R"({"ph":")" << (span.kind == kPublish ? R"(i","s":"t)" : "X") << R"(","name":")" << kind;
     if (named) out << ' ' << span.batch;
-    out << R"(","cat":")" << kind.shown << R"(","ts":)" << Micros(span.begin_ns);
+    out << R"(","cat":")" << kind << R"(","ts":)" << Micros(span.begin_ns);
     if (span.kind != kPublish) out << R"(,"dur":)" << Micros(span.end_ns - span.begin_ns);
     out << R"(,"pid":)" << row.group << R"(,"tid":)" << row.row << R"(,"args":{"feed":)" << span.feed;
     if (named) {

@@ -28,9 +28,6 @@ constexpr std::array<Backend, 2> kBackends = {Backend::kVmmFd, Backend::kCudaIpc
 std::string Name(int ordinal) {
   return "GPU " + std::to_string(ordinal);
 }
-std::string Rate(double bytes_per_second) {
-  return ByteRate(bytes_per_second);
-}
 std::string Times(double factor) {
   return Fixed(factor, factor < 10 ? 1 : 0) + " times";
 }
@@ -85,8 +82,8 @@ Status MeasureRates(CopyBench& bench, DoctorReport& report, Json& gpu) {
   gpu["pinning_bytes_per_second"] = bench.pinning_bytes_per_second();
   gpu["buffer_bytes"] = bench.buffer_bytes();
   report.Fine(Name(static_cast<int>(UintField(gpu, "ordinal"))) + " copies",
-              Rate(pinned) + " from pinned memory, " + Rate(pageable) +
-                  " from pageable; pinning itself goes at " + Rate(bench.pinning_bytes_per_second()));
+              ByteRate(pinned) + " from pinned memory, " + ByteRate(pageable) +
+                  " from pageable; pinning itself goes at " + ByteRate(bench.pinning_bytes_per_second()));
   return OkStatus();
 }
 
