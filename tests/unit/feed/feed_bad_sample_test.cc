@@ -151,35 +151,10 @@ TEST_P(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
 
 // I4 with masks and bad samples: the bytes depend on spec and seed only.
 TEST_P(FeedBadSampleTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
-  const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
-    FeedSpec spec = Masked(OnBadSample::kZero, 0);
-    spec.order = Order::kShuffle;
-    spec.transforms.emplace_back(RandomResizedCrop{3, 4, 0.2, 1, 0.5, 2});
-    const auto feed = Make(spec, std::make_shared<MaskedDataset>(50, kBad), slots);
-    PageClient client(*feed);
-    EXPECT_OK(feed->Attach(client.From(start)));
-    std::vector<std::vector<uint8_t>> out;
-    for (uint64_t b = 0; b < batches; ++b) {
-      const auto batch = client.Next();
-      out.emplace_back();
-      for (size_t t = 0; t < feed->layout().tensors.size(); ++t) {
-        const auto bytes = ValuesOf<uint8_t>(client.Tensor(*batch, t));
-        out.back().insert(out.back().end(), bytes.begin(), bytes.end());
-      }
-      client.Release(*batch, *feed);
-    }
-    feed->Depart(client.participant(), Ended());
-    return out;
-  };
-  const auto whole = run(3, {0, 0}, 30);
-  for (const uint32_t threads : {1U, 2U, 8U}) {
-    EndFeeds();
-    workers_->Stop();
-    workers_ = std::make_unique<WorkerPool>(threads);
-    workers_->Start();
-    EXPECT_EQ(run(3 + threads, {0, 0}, 30), whole);
-    EXPECT_EQ(run(4, {1, 3}, 20), std::vector(whole.begin() + 10, whole.end()));
-  }
+  FeedSpec spec = Masked(OnBadSample::kZero, 0);
+  spec.order = Order::kShuffle;
+  spec.transforms.emplace_back(RandomResizedCrop{3, 4, 0.2, 1, 0.5, 2});
+  CheckSameBytes(spec, std::make_shared<MaskedDataset>(50, kBad));
 }
 
 // Each rank by itself: one whose samples are all bad in some batch gives as many batches as the other.

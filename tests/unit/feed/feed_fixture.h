@@ -2,10 +2,12 @@
 // Feeds over a dataset made of numbers, by every producer.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -68,27 +70,6 @@ inline std::string NameOf(Producer producer) {
   }
   return "Unruly";
 }
-
-// Another dataset, which says that it is remote.
-class RemoteDataset final : public Dataset {
- public:
-  explicit RemoteDataset(std::shared_ptr<const Dataset> dataset)
-      : dataset_(std::move(dataset)), info_(dataset_->info()) {
-    info_.remote = true;
-  }
-  const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    return dataset_->ReadTensor(id, field, out);
-  }
-  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return dataset_->ReadBytes(id, field, out);
-  }
-  std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
-
- private:
-  const std::shared_ptr<const Dataset> dataset_;
-  DatasetInfo info_;
-};
 
 // A worker pool, a memory pool and the feeds made over them.
 class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Producer> {
@@ -178,6 +159,35 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
       WaitFor([&] { return feed.use_count() == 1; });
     }
     feeds_.clear();
+  }
+
+  // Of 50 samples in batches of 8, seven an epoch: whatever the workers, the slots and where it begins.
+  void CheckSameBytes(const FeedSpec& spec, const std::shared_ptr<const Dataset>& dataset) {
+    const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
+      const auto feed = Make(spec, dataset, slots);
+      PageClient client(*feed);
+      EXPECT_OK(feed->Attach(client.From(start)));
+      std::vector<std::vector<std::byte>> out;
+      for (uint64_t b = 0; b < batches; ++b) {
+        const auto batch = client.Next();
+        out.emplace_back();
+        for (size_t t = 0; t < feed->layout().tensors.size(); ++t)
+          std::ranges::copy(client.Tensor(*batch, t), std::back_inserter(out.back()));
+        client.Release(*batch, *feed);
+      }
+      feed->Depart(client.participant(), Ended());
+      return out;
+    };
+    const auto whole = run(3, {0, 0}, 30);
+    for (const uint32_t threads : {1U, 2U, 8U}) {
+      EndFeeds();
+      workers_->Stop();
+      workers_ = std::make_unique<WorkerPool>(threads);
+      workers_->Start();
+      EXPECT_EQ(run(3 + threads, {0, 0}, 30), whole);
+      // Batch 10 of the run is batch 3 of epoch 1.
+      EXPECT_EQ(run(4, {1, 3}, 20), std::vector(whole.begin() + 10, whole.end()));
+    }
   }
 
   static constexpr uid_t kOwner = 1000;

@@ -110,29 +110,7 @@ TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
 
 // I4: the bytes depend on spec and seed only.
 TEST_P(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
-  const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
-    const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(50), slots);
-    PageClient client(*feed);
-    EXPECT_TRUE(feed->Attach(client.From(start)).ok());
-    std::vector<std::vector<uint64_t>> out;
-    for (uint64_t b = 0; b < batches; ++b) {
-      const auto batch = client.Next();
-      out.push_back(client.Ids(*batch));
-      client.Release(*batch, *feed);
-    }
-    feed->Depart(client.participant(), Ended());
-    return out;
-  };
-  const auto whole = run(3, {0, 0}, 30);
-  for (const uint32_t threads : {1U, 2U, 8U}) {
-    EndFeeds();
-    workers_->Stop();
-    workers_ = std::make_unique<WorkerPool>(threads);
-    workers_->Start();
-    EXPECT_EQ(run(3 + threads, {0, 0}, 30), whole);
-    // 50 samples in batches of 8: seven a epoch, so batch 10 of the run is batch 3 of epoch 1.
-    EXPECT_EQ(run(4, {1, 3}, 20), std::vector(whole.begin() + 10, whole.end()));
-  }
+  CheckSameBytes(Spec(8), std::make_shared<NumberDataset>(50));
 }
 
 TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {

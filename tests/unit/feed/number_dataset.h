@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -46,6 +47,27 @@ class NumberDataset final : public Dataset {
   DatasetInfo info_;
   std::set<uint64_t> bad_;
   std::function<void(uint64_t)> before_read_;
+};
+
+// Another dataset, which says that it is remote.
+class RemoteDataset final : public Dataset {
+ public:
+  explicit RemoteDataset(std::shared_ptr<const Dataset> dataset)
+      : dataset_(std::move(dataset)), info_(dataset_->info()) {
+    info_.remote = true;
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    return dataset_->ReadTensor(id, field, out);
+  }
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    return dataset_->ReadBytes(id, field, out);
+  }
+  std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
+
+ private:
+  const std::shared_ptr<const Dataset> dataset_;
+  DatasetInfo info_;
 };
 
 }  // namespace pinfeed
