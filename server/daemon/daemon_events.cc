@@ -2,7 +2,6 @@
 #include "server/daemon/daemon_events.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -45,27 +44,23 @@ Status DaemonEvents::Open(UniqueFd lifetime) {
   const sigset_t set = DaemonSignals();
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return ErrnoStatus("create a signalfd", errno);
-  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(wake_, WakeEvent::Create());
   return OkStatus();
 }
 
 void DaemonEvents::Wake() const {
-  const uint64_t one = 1;
-  // Fails only when the counter is full, which wakes the thread anyway.
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  if (wake_) wake_->Set();
 }
 
 DaemonEvents::Seen DaemonEvents::Wait(Clock::time_point until) {
   std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
                                  pollfd{lifetime_over_ ? -1 : lifetime(), POLLIN, 0},
-                                 pollfd{wake_.get(), POLLIN, 0}};
+                                 pollfd{wake_->fd(), POLLIN, 0}};
   Seen seen;
   if (::poll(waits.data(), waits.size(), TimeoutMs(until)) <= 0) return seen;  // EINTR: a debugger
   if (waits[1].revents != 0 && HasHungUp(lifetime())) seen.lifetime_over = lifetime_over_ = true;
   if (waits[2].revents != 0) {
-    uint64_t events = 0;
-    [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &events, sizeof events);
+    wake_->Clear();
     seen.woken = true;
   }
   signalfd_siginfo signal{};

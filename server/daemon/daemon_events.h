@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_handle.h"
+#include "common/os/wake_event.h"
 
 namespace pinfeed {
 
@@ -43,7 +44,7 @@ class DaemonEvents {
   UniqueFd signals_;
   UniqueFd lifetime_;
   bool lifetime_over_ = false;
-  UniqueFd wake_;
+  std::optional<WakeEvent> wake_;
 };
 
 }  // namespace pinfeed

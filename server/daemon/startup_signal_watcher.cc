@@ -2,14 +2,12 @@
 #include "server/daemon/startup_signal_watcher.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <utility>
 
 #include "common/base/log.h"
@@ -51,19 +49,16 @@ void WatchUntil(int stop, int signals, int lifetime, const std::function<void()>
 Result<StartupSignalWatcher> StartupSignalWatcher::Create(int signals, int lifetime,
                                                           std::function<void()> on_end,
                                                           std::function<void()> on_hup) {
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create());
   std::thread thread = StartThread(
-      "start-signals", [fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
+      "start-signals", [fd = stop.fd(), signals, lifetime, on_end = std::move(on_end),
                         on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
   return StartupSignalWatcher(std::move(stop), std::move(thread));
 }
 
 StartupSignalWatcher::~StartupSignalWatcher() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written =
-      ::write(stop_.get(), &one, sizeof one);  // cannot overflow: this is the only write
+  stop_.Set();
   thread_.join();
 }
 

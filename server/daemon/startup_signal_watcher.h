@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/base/result.h"
-#include "common/base/unique_handle.h"
+#include "common/os/wake_event.h"
 
 namespace pinfeed {
 
@@ -27,10 +27,10 @@ class StartupSignalWatcher {
   ~StartupSignalWatcher();
 
  private:
-  StartupSignalWatcher(UniqueFd stop, std::thread thread)
+  StartupSignalWatcher(WakeEvent stop, std::thread thread)
       : stop_(std::move(stop)), thread_(std::move(thread)) {}
 
-  UniqueFd stop_;  // eventfd
+  WakeEvent stop_;
   std::thread thread_;
 };
 

@@ -2,8 +2,6 @@
 #include "server/net/event_loop.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,17 +20,16 @@ constexpr int kMaxEvents = 64;
 Result<std::unique_ptr<EventLoop>> EventLoop::Create(std::string thread_name) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus("create an epoll descriptor", errno);
-  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(WakeEvent wake, WakeEvent::Create());
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWake;
-  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
     return ErrnoStatus("watch an eventfd", errno);
   return std::unique_ptr<EventLoop>(new EventLoop(std::move(epoll), std::move(wake), std::move(thread_name)));
 }
 
-EventLoop::EventLoop(UniqueFd epoll, UniqueFd wake, std::string thread_name)
+EventLoop::EventLoop(UniqueFd epoll, WakeEvent wake, std::string thread_name)
     : epoll_(std::move(epoll)), wake_(std::move(wake)), thread_name_(std::move(thread_name)) {}
 
 EventLoop::~EventLoop() {
@@ -57,9 +54,7 @@ void EventLoop::Post(std::function<void()> work) {
     const MutexLock lock(mutex_);
     posted_.push_back(std::move(work));
   }
-  const uint64_t one = 1;
-  // Fails only with EAGAIN, when the counter is full; then a wake-up is already pending.
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  wake_.Set();
 }
 
 Result<EventLoop::Watched> EventLoop::Watch(int fd, uint32_t epoll_events, OnEvents callback) {
@@ -112,8 +107,7 @@ void EventLoop::RunTimers() {
 }
 
 void EventLoop::RunPosted() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &count, sizeof count);
+  wake_.Clear();
   std::vector<std::function<void()>> work;
   {
     const MutexLock lock(mutex_);

@@ -16,6 +16,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/base/unique_handle.h"
+#include "common/os/wake_event.h"
 
 namespace pinfeed {
 
@@ -71,14 +72,14 @@ class EventLoop {
     int fd;
     OnEvents callback;
   };
-  EventLoop(UniqueFd epoll, UniqueFd wake, std::string thread_name);
+  EventLoop(UniqueFd epoll, WakeEvent wake, std::string thread_name);
   void Run();
   void RunTimers();
   void RunPosted() PF_EXCLUDES(mutex_);
   int TimeoutMs() const;
 
   const UniqueFd epoll_;
-  const UniqueFd wake_;
+  const WakeEvent wake_;
   const std::string thread_name_;
   // Used by the loop's thread only.
   uint64_t next_id_ = 1;

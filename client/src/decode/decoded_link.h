@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "client/src/base/wake_event.h"
 #include "client/src/decode/decode_ring.h"
 #include "client/src/decode/decoded_frame.h"
 #include "common/base/result.h"
+#include "common/os/wake_event.h"
 
 namespace pinfeed {
 

@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/base/wake_event.h"
 #include "client/src/decode/decode_engine.h"
 #include "client/src/decode/decode_ring.h"
 #include "client/src/decode/decoded_frame.h"
 #include "client/src/link/lifeline.h"
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/os/wake_event.h"
 
 namespace pinfeed {
 
