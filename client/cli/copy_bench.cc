@@ -141,7 +141,7 @@ Result<CopyFigure> CopyBench::Measure(size_t set, Source source, bool blocking) 
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   const TensorSet& tensors = kTensorSets.at(set);
-  CopyFigure figure{set, source, blocking, 0, 0};
+  CopyFigure figure;
   const Clock::time_point start = Clock::now();
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
@@ -173,7 +173,6 @@ Result<OverlapFigure> CopyBench::Overlap(Source source) {
   RETURN_IF_ERROR(scope.status());
   const uint64_t bytes = bytes_ / 4;
   OverlapFigure figure;
-  figure.source = source;
   const auto timed = [&](uint32_t rounds, bool copy, double* call_seconds) -> Result<double> {
     const Clock::time_point start = Clock::now();
     RETURN_IF_ERROR(Work(rounds));

@@ -36,16 +36,12 @@ inline constexpr std::array<TensorSet, 3> kTensorSets = {{{"1 large", 1, 4'000'0
                                                           {"1,000 large", 1000, 4'000'000, "4 MB each"}}};
 
 struct CopyFigure {
-  size_t set = 0;  // index into kTensorSets
-  Source source{};
-  bool blocking = false;
   uint32_t copied = 0;  // tensors per run; fewer than the set has if time ran out
   double seconds = 0;   // for the whole set, best of the runs
 };
 
 // How a copy behaves while the GPU does other work on another stream: here, copies within its memory.
 struct OverlapFigure {
-  Source source{};
   double copy_seconds = 0, work_seconds = 0;  // each alone
   double both_seconds = 0;
   double call_seconds = 0;  // for which the copying call blocked its thread
@@ -68,6 +64,7 @@ class CopyBench {
   double pinning_bytes_per_second() const;
   // For a single copy, and for one in pieces of 16 MB.
   Result<double> BytesPerSecond(Source source);
+  // `set`: index into kTensorSets.
   Result<CopyFigure> Measure(size_t set, Source source, bool blocking);
   Result<OverlapFigure> Overlap(Source source);
 

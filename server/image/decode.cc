@@ -75,9 +75,4 @@ void ImageDecoder::Trim(size_t bytes) {
   for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &oriented_}) buffer->Trim(bytes);
 }
 
-Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder) {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder.Open(file));
-  return decoder.Decode({0, 0, size.width, size.height});
-}
-
 }  // namespace pinfeed

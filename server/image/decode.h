@@ -50,7 +50,4 @@ class ImageDecoder {
   ImageBuffer oriented_;
 };
 
-// Decodes the whole image as displayed. The view is valid until `decoder` is used again.
-Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder);
-
 }  // namespace pinfeed

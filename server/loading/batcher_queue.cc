@@ -357,7 +357,6 @@ BatcherQueue::Counts BatcherQueue::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
   counts.waiting = static_cast<uint32_t>(Waiting());
-  counts.clients = static_cast<uint32_t>(clients_.size());
   counts.consumers = CountConsumers();
   return counts;
 }

@@ -151,7 +151,6 @@ class BatcherQueue {
     uint64_t requests = 0;
     uint64_t again = 0;    // requests dealt again, or taken back
     uint32_t waiting = 0;  // in no closed batch
-    uint32_t clients = 0;
     std::array<uint64_t, kRequestEndNames.size()> ends{};
     DurationCounts latency;  // of answered requests, from arrival to answer
     std::vector<ConsumerCounts> consumers;

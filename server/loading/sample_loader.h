@@ -80,7 +80,6 @@ class SampleScratch {
   // Gives the memory of the buffers back.
   void Trim();
   SampleDurations& durations() { return durations_; }
-  const SampleDurations& durations() const { return durations_; }
   // The sample that is being loaded, or was last: for who asks what a thread hangs at.
   void Begin(uint64_t sample) { sample_.store(sample, std::memory_order_relaxed); }
   uint64_t sample() const { return sample_.load(std::memory_order_relaxed); }

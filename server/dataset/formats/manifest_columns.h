@@ -72,7 +72,6 @@ class ColumnValues {
       : spec_(std::move(field.spec)),
         ragged_(field.kind == FieldKind::kRagged),
         max_bytes_(spec_.SampleBytes().value()) {}
-  const TensorSpec& spec() const { return spec_; }
   // What so many rows take, whose lists or texts have `total` elements together (see ColumnType::total).
   uint64_t MemoryOf(uint64_t rows, uint64_t total) const;
   void Reserve(uint64_t rows, uint64_t total);

@@ -85,7 +85,6 @@ class PinnedRegion {
   // Takes blocks of these sizes, all or none. kResourceExhausted, with the total numbers, when they do not
   // fit.
   Result<PinnedBlocks> Take(const std::vector<uint64_t>& sizes, uid_t user) PF_EXCLUDES(mutex_);
-  uint64_t bytes() const { return bytes_; }
   uint64_t used_bytes() const { return account_.used_bytes(); }
   uint64_t max_per_user() const { return account_.max_per_user(); }
   std::map<uid_t, uint64_t> used_by_user() const { return account_.used_by_user(); }

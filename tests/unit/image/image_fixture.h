@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/dataset/dataset.h"
+#include "server/image/decode.h"
 #include "server/image/image.h"
 
 namespace pinfeed {
@@ -31,6 +32,12 @@ struct JpegOptions {
 };
 // A JPEG file of edges, waves and noise.
 std::vector<std::byte> MakeJpeg(const JpegOptions& options, uint32_t seed);
+
+// Decodes the whole image as displayed. The view is valid until `decoder` is used again.
+inline Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder) {
+  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder.Open(file));
+  return decoder.Decode({0, 0, size.width, size.height});
+}
 
 // The pixels of a view, rows packed.
 std::vector<uint8_t> Pixels(const ImageView& view);
