@@ -65,7 +65,7 @@ def test_the_slot_returns_with_the_last_view(fake, framework):
     assert target.tolist() == EPOCH[0]
 
 
-def test_accelerates_loader_takes_a_feed(fake, monkeypatch):
+def test_accelerates_loader_takes_a_feed(fake, monkeypatch, request):
     """Without Accelerate, whose own tests are those of tests/packaging and tests/gpu."""
     for name in ("accelerate", "accelerate.data_loader", "accelerate.state", "accelerate.utils"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -74,12 +74,12 @@ def test_accelerates_loader_takes_a_feed(fake, monkeypatch):
     sys.modules["accelerate.state"].PartialState = type("PartialState", (), {"_shared_state": {}})
     sys.modules["accelerate.utils"].send_to_device = None
     monkeypatch.delitem(sys.modules, "pinfeed.accelerate", raising=False)
+    request.addfinalizer(lambda: sys.modules.pop("pinfeed.accelerate", None))
     loader = importlib.import_module("pinfeed.accelerate").Loader
     feed = fake(framework="torch")
     assert loader(feed).feed is feed and len(made) == 1
     with pytest.raises(pinfeed.InvalidArgumentError, match='output="batch"'):
         loader(fake(framework="torch", output="dict"))
-    sys.modules.pop("pinfeed.accelerate", None)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
