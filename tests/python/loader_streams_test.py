@@ -438,6 +438,19 @@ class TellsOfItsFile(BeginsAnew):
         self.begin = state["at"]
 
 
+class IsToldToGoOn(BeginsAnew):
+    """Begins anew unless a state was loaded since the iterator before."""
+
+    resumed = False
+
+    def __iter__(self):
+        self.at, self.resumed = self.at if self.resumed else 0, False
+        return self
+
+    def load_state_dict(self, state):
+        self.at, self.resumed = state["at"], True
+
+
 class OpensItsSource(BeginsAnew):
     """Is its own iterator; counts what it gives, and opens its source when it is asked for one."""
 
@@ -466,7 +479,7 @@ class OpensASourceOfLabels(OpensItsSource):
         return super().__next__() % 2
 
 
-OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, OpensItsSource, OpensASourceOfLabels]
+OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensItsSource, OpensASourceOfLabels]
 
 
 @PLACES

@@ -259,6 +259,8 @@ class IterableFetcher:
         self._batched = batched
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
+        if whose == "both" and saved[0] is saved[1]:  # as such states were written before
+            whose, saved = "own", saved[0]
         of_dataset, of_iterator = saved if whose == "both" else (saved, saved)
         self._at_end: Optional[Tuple[Any, Any]] = None  # what begin_again gets
         of_any = whose in ("dataset", "both", "own")
@@ -278,17 +280,22 @@ class IterableFetcher:
             return True  # it has begun elsewhere
         if not same_state(before, state):
             return False  # `iter` has brought it there
-        # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one. In that case it would stand
-        # there again after another sample.
-        _load(self._dataset, state)
-        with contextlib.suppress(Exception):
-            next(self._samples, None)
-        self._iterate(self._dataset)
-        is_kept = same_state(_told(self._dataset), state)
+        # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one. Only then that one is told
+        # to begin elsewhere.
+        told = []
+        for again in (False, True):
+            self._given = _load(self._dataset, state)
+            self._iterate(self._dataset)
+            if again:
+                _load(self._dataset, state)
+            with contextlib.suppress(Exception):
+                next(self._samples, None)
+            self._iterate(self._dataset)
+            told.append(_told(self._dataset))
         set_global_states(generators)
         self._given = _load(self._dataset, state)
         self._iterate(self._dataset)
-        return not is_kept
+        return same_state(*told)
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)
