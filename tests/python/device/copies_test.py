@@ -140,6 +140,10 @@ class Keyed(dict):
     """A user's mapping with an attribute."""
 
 
+class KeyedSet(set):
+    pass
+
+
 def test_containers_keep_their_types(streams):
     tensor = noise(4)
     keyed = Keyed(x=tensor)
@@ -180,6 +184,9 @@ def test_sets_of_tensors_are_moved(streams):
     result = moved(streams, [tensors, frozenset(tensors)])
     assert type(result[0]) is set and result[1] == result[0] and result[0].isdisjoint(tensors)
     assert sorted(map(len, result[0])) == [4, 5]
+    tagged = KeyedSet({noise(3)})
+    tagged.note = "kept"
+    assert moved(streams, tagged).note == "kept" and moved(streams, [{"a": 1}.items()])[0] == {("a", 1)}
 
 
 def test_tuples_are_made_anew_as_they_are_or_refused(streams):

@@ -70,7 +70,7 @@ class Tree:
             if moves_itself(node):
                 return move(node)
             members = self._members[id(node)]
-            return node if members is None else _assembled(node, list(map(build, members)))
+            return node if members is None else _assembled(node, members, list(map(build, members)))
 
         return build(self._tree)
 
@@ -112,8 +112,8 @@ def _set_fields(node: Any) -> List[str]:
     return [field.name for field in dataclasses.fields(node) if hasattr(node, field.name)]
 
 
-def _assembled(node: Any, members: List[Any]) -> Any:
-    """Returns a container like `node` that holds `members`."""
+def _assembled(node: Any, before: List[Any], members: List[Any]) -> Any:
+    """Returns a container like `node`, which holds `before`, that holds `members`."""
     kind = type(node)
     if kind is list:
         return members
@@ -121,7 +121,7 @@ def _assembled(node: Any, members: List[Any]) -> Any:
         return node._with(members)
     if kind is dict:
         return dict(zip(node, members))
-    if isinstance(node, (tuple, collections.abc.Set)) and all(map(operator.is_, node, members)):
+    if isinstance(node, (tuple, collections.abc.Set)) and all(map(operator.is_, before, members)):
         return node  # also where it could not be made anew, as views of a dict
     try:
         return _made_anew(node, members)
@@ -138,6 +138,11 @@ def _made_anew(node: Any, members: List[Any]) -> Any:
         if len(made) != len(members) or not all(map(operator.is_, made, members)):
             raise TypeError("its constructor takes other arguments")
         return made
+    if isinstance(node, set):
+        changed = copy.copy(node)
+        changed.clear()
+        changed.update(members)
+        return changed
     if _is_record(node):
         clone = copy.copy(node)
         for name, member in zip(_set_fields(node), members):
