@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a feed, over a library that needs no daemon: the spec, errors, the library itself, rank and world size."""
 
+import gc
 import importlib.machinery
 import pathlib
 import pickle
 import sys
 import types
+import weakref
 
 import numpy
 import pytest
@@ -327,3 +329,20 @@ def test_a_refusal_to_open_again_is_told_until_it_is_over(fake, process_group, m
     monkeypatch.delenv("FAKE_OPEN_ERROR")
     iter(feed)
     assert (feed.rank, feed.world_size) == (1, 2)
+
+
+def test_an_open_that_fails_keeps_nothing_of_its_callers(fake):
+    class Memory:
+        pass
+
+    def attempt():
+        memory = Memory()
+        with pytest.raises(pinfeed.Error):
+            fake(settings={"OPEN_ERROR": int(pinfeed.Code.RESOURCE_EXHAUSTED)})
+        return weakref.ref(memory)
+
+    gc.disable()
+    try:
+        assert attempt()() is None
+    finally:
+        gc.enable()

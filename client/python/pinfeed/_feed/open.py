@@ -350,7 +350,10 @@ def _open_handle(
             error = make_error(
                 result, f"{error} (this process uses a private daemon; pinfeed.datasets({used!r}) lists its datasets; or give a path)"
             )
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # a cycle with its traceback, which would keep the callers' frames, and the feeds of these
     return handle
 
 
