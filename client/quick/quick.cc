@@ -111,8 +111,8 @@ Ref MakeView(const State& state, const Field& field, PyObject* slot) {
 
 // Returns views of the slot, or copies. The batch in `out` belongs to their slot then. If it fails, with an
 // exception, the batch is in `out` as before, and nothing is lost. A garbage collection or a mode of torch's
-// functions may run Python code here, and so a signal handler: see State::taking. If that closes the feed or
-// moves it, the batch is released.
+// functions may run Python code here, and so a signal handler: see State::taking. Without an exception, null
+// then says that the batch is dropped, or in `out` for the Python code.
 Ref MakeViews(Next* self) {
   State& state = *self->state;
   const pf_batch_info info = *state.info;
@@ -127,6 +127,7 @@ Ref MakeViews(Next* self) {
   ++state.held;
   *state.out = nullptr;
   state.taking = true;
+  state.dropped = false;
 
   Ref values[kMaxFields];
   Ref batch;
@@ -137,11 +138,11 @@ Ref MakeViews(Next* self) {
   }
   if (made == state.field_count)
     batch = MakeOutput(state, values, info, state.copies ? Py_None : owned.get());
-  if (state.disarmed != disarmed) return Ref();
-  if (batch) return batch;
+  if (state.dropped) return Ref();
+  if (batch && state.disarmed == disarmed) return batch;
   *state.out = slot->batch;
   slot->batch = nullptr;
-  return batch;
+  return Ref();
 }
 
 // Returns tensors of the framework's, with their writing and the slot's release queued. Null without an
@@ -233,6 +234,11 @@ PyObject* Taking(PyObject* self, void* /*closure*/) {
   return PyBool_FromLong(reinterpret_cast<Next*>(self)->state->taking ? 1 : 0);
 }
 
+PyObject* Drop(PyObject* self, PyObject* /*none*/) {
+  reinterpret_cast<Next*>(self)->state->dropped = true;
+  Py_RETURN_NONE;
+}
+
 PyObject* Held(PyObject* self, void* /*closure*/) {
   return PyLong_FromSsize_t(reinterpret_cast<Next*>(self)->state->held);
 }
@@ -246,7 +252,9 @@ int SetMaxHeld(PyObject* self, PyObject* value, void* /*closure*/) {
 }
 
 PyMethodDef next_methods[] = {
-    {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
+    {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."},
+    {"drop", Drop, METH_NOARGS, "drop(): nobody gets the batch that is being made."},
+    {}};
 PyGetSetDef next_attributes[] = {
     {"taking", Taking, nullptr, "whether a batch is being made that the trainer does not have yet", nullptr},
     {"held", Held, nullptr, "the number of slots in use", nullptr},

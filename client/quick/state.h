@@ -78,6 +78,7 @@ struct State {
   const void* armed_for = nullptr;  // the iterator
   uint64_t disarmed = 0;            // how many times
   bool taking = false;              // views are being made of a batch, which the trainer does not have yet
+  bool dropped = false;             // a signal handler has moved the feed meanwhile, so nobody gets the batch
   uint64_t epoch = 0;
   Py_ssize_t held = 0;  // slots in use
 };

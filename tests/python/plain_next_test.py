@@ -339,6 +339,33 @@ def test_a_handler_within_torchs_functions_sees_where_the_trainer_is(feed_of):
     assert len({position for position, _ in told}) == len(EPOCH) and all(position == delivered for position, delivered in told)
 
 
+@pytest.mark.parametrize("share", [{}, {"share": "queue", "group": "g"}])
+def test_a_handler_within_torchs_functions_that_closes_the_feed_gives_the_batch_back(feed_of, share, monkeypatch):
+    before, feed, given_back = feed_of.c.fake_released(), feed_of(framework="torch", zero_copy=False, **share), []
+    give_back = feed._library.pf_batch_give_back
+    monkeypatch.setattr(feed._library, "pf_batch_give_back", lambda batch: given_back.append(batch) or give_back(batch))
+    iterator = iter(feed)
+    next(iterator)
+    with Interrupts(feed.close), pytest.raises(pinfeed.Error, match="closed"):
+        next(iterator)
+    assert (feed.held, len(given_back), feed_of.c.fake_released() - before) == (0, len(share) // 2, 2)
+
+
+def test_a_handler_within_torchs_functions_that_cannot_move_the_feed_costs_no_batch(feed_of, monkeypatch):
+    feed = feed_of(framework="torch", zero_copy=False)
+    state, iterator = feed.state_dict(), iter(feed)
+    monkeypatch.setattr(feed._library, "pf_seek", lambda *_: pinfeed.Code.INVALID_ARGUMENT)
+    seen = [next(iterator).index]
+
+    def handler():
+        with pytest.raises(pinfeed.Error):
+            feed.load_state_dict(state)
+
+    with Interrupts(handler):
+        seen += [batch.index for batch in iterator]
+    assert seen == list(range(len(EPOCH)))
+
+
 @pytest.mark.parametrize("act, error", [("close", pinfeed.Error), ("load_state_dict", RuntimeError), ("take", RuntimeError)])
 def test_a_handler_within_torchs_functions_that_moves_the_feed(feed_of, act, error):
     feed = feed_of(framework="torch", zero_copy=False, settings={"SAMPLES": 400})

