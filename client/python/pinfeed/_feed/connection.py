@@ -319,7 +319,7 @@ class Connection:
         Waits at most 2 s until the daemon has reclaimed the memory. On a GPU it waits first, at most 10 s, until the
         streams have executed the queued releases; if they have not, the memory stays mapped until the process ends,
         with a warning. If another thread waits for a lost daemon, this call returns after 2 s and that thread closes
-        the feed. So does `next`, if a signal handler calls this while it makes a batch.
+        the feed. If a signal handler calls this while `next` makes a batch, `next` closes the feed.
         """
         self._closing = True
         begin = time.monotonic()
