@@ -40,20 +40,20 @@ class SpentScope {
   const double cpu_ = Seconds(CLOCK_THREAD_CPUTIME_ID);
 };
 
-const NvJpeg* real = nullptr;
+const NvJpeg* untimed = nullptr;
 Spent in_headers;
 Spent in_engines;
 
 nvjpeg::ResultCode ParseHeader(nvjpeg::Handle handle, const unsigned char* data, size_t bytes,
                                nvjpeg::Bitstream stream) {
   const SpentScope scope(in_headers);
-  return real->nvjpegJpegStreamParseHeader(handle, data, bytes, stream);
+  return untimed->nvjpegJpegStreamParseHeader(handle, data, bytes, stream);
 }
 nvjpeg::ResultCode DecodeBatched(nvjpeg::Handle handle, nvjpeg::State state, const unsigned char* const* data,
                                  const size_t* bytes, nvjpeg::Image* outputs, nvjpeg::Params* params,
                                  CUstream stream) {
   const SpentScope scope(in_engines);
-  return real->nvjpegDecodeBatchedEx(handle, state, data, bytes, outputs, params, stream);
+  return untimed->nvjpegDecodeBatchedEx(handle, state, data, bytes, outputs, params, stream);
 }
 
 // Purpose: a trainer that fills the GPU: a queue of `depth` kernels that each write a GiB. Threads: its own.
@@ -145,8 +145,8 @@ Rate Measure(std::vector<std::unique_ptr<DecodeFixture>>& fixtures,
 
 void MeasureRates(const std::shared_ptr<const CudaDevice>& device, const std::vector<File>& photos,
                   double seconds) {
-  real = Require(NvJpeg::Load());
-  NvJpeg timed = *real;
+  untimed = Require(NvJpeg::Load());
+  NvJpeg timed = *untimed;
   timed.nvjpegJpegStreamParseHeader = ParseHeader;
   timed.nvjpegDecodeBatchedEx = DecodeBatched;
   DecodeFixture source(device);
