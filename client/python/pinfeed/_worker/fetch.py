@@ -218,23 +218,32 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
     """
     generators = global_states()
     try:
-        for _ in range(2):  # an error that passes is not the first sample's
-            given = _load(dataset, state)
-            samples = iter(dataset)
-            if of_iterator is not None:
-                samples.load_state_dict(copy.deepcopy(of_iterator))
-            try:
-                begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
-                break
-            except Exception:  # the epoch's first sample is bad
-                begins_by_itself = True
-            finally:
-                del samples  # a generator ends here, and may change the dataset
-        _forget(dataset, given)
-        if begins_by_itself:
+        begins_by_itself = False
+        with contextlib.suppress(Exception):  # it has what cannot be copied
+            begins_by_itself = _begins_by_itself(copy.deepcopy(dataset), state, of_iterator)
+        if begins_by_itself or _begins_by_itself(dataset, state, of_iterator):
             _load(dataset, state)
     finally:
         set_global_states(generators)
+
+
+def _begins_by_itself(dataset: Any, state: Any, of_iterator: Any) -> bool:
+    """Whether the next iterator of a dataset that gets this state gives a sample. Takes that, so one that opens its source for it stands elsewhere then."""
+    begins_by_itself = True
+    for _ in range(2):  # an error that passes is not the first sample's
+        given = _load(dataset, state)
+        samples = iter(dataset)
+        if of_iterator is not None:
+            samples.load_state_dict(copy.deepcopy(of_iterator))
+        try:
+            begins_by_itself = any(True for _ in only_next(samples))
+            break
+        except Exception:  # the epoch's first sample is bad
+            pass
+        finally:
+            del samples  # a generator ends here, and may change the dataset
+    _forget(dataset, given)
+    return begins_by_itself
 
 
 def _load(dataset: Any, state: Any) -> Any:
@@ -266,35 +275,39 @@ class IterableFetcher:
         of_any = whose in ("dataset", "both", "own")
         if of_any and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" else None
+        spare = None
+        if whose == "own" and self._at_end is None:
+            with contextlib.suppress(Exception):
+                spare = copy.deepcopy(dataset)
         self._given = _load(dataset, of_dataset) if of_any else None  # until the dataset has gone on from it
-        generators, before = (global_states(), _told(dataset)) if whose == "own" else (None, None)
+        before = _told(dataset) if whose == "own" else None
         self._iterate(dataset if self._at_end is None else ())
-        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, before, generators))):
+        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, before, spare))):
             self._iterator.load_state_dict(copy.deepcopy(of_iterator))
 
-    def _needs_again(self, state: Any, before: Any, generators: Any) -> bool:
-        """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`. `before`, `generators`: what it told, and the
-        global generators, before `iter`. Leaves all of them as if the state had been loaded, and `iter` called.
+    def _needs_again(self, state: Any, before: Any, spare: Any) -> bool:
+        """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`, where torchdata's loader loads it. `before`: what
+        it told before `iter`. `spare`: a copy of it without the state; None: it cannot be copied. Leaves the global generators as they are.
         """
         if self._iterator is not self._dataset or not same_state(_told(self._dataset), state):
             return True  # it has begun elsewhere
         if not same_state(before, state):
             return False  # `iter` has brought it there
         # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one. Only then that one is told
-        # to begin elsewhere.
-        told = []
-        for again in (False, True):
-            self._given = _load(self._dataset, state)
-            self._iterate(self._dataset)
+        # to begin elsewhere. Copies try it, since some open their source for the first sample, and only then.
+        if spare is None:
+            return True
+        generators, told = global_states(), []
+        for tried, again in ((copy.deepcopy(spare), False), (spare, True)):
+            _load(tried, state)
+            samples = iter(tried)
             if again:
-                _load(self._dataset, state)
+                _load(tried, state)
             with contextlib.suppress(Exception):
-                next(self._samples, None)
-            self._iterate(self._dataset)
-            told.append(_told(self._dataset))
+                next(samples, None)
+            iter(tried)
+            told.append(_told(tried))
         set_global_states(generators)
-        self._given = _load(self._dataset, state)
-        self._iterate(self._dataset)
         return same_state(*told)
 
     def _iterate(self, samples: Any) -> None:
