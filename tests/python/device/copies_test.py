@@ -141,7 +141,11 @@ class Keyed(dict):
 
 
 class KeyedSet(set):
-    pass
+    """Keeps its items in another place too, which its copies share."""
+
+    def __init__(self, items=()):
+        super().__init__(items)
+        self.items_of_it = list(items)
 
 
 def test_containers_keep_their_types(streams):
@@ -186,7 +190,10 @@ def test_sets_of_tensors_are_moved(streams):
     assert sorted(map(len, result[0])) == [4, 5]
     tagged = KeyedSet({noise(3)})
     tagged.note = "kept"
-    assert moved(streams, tagged).note == "kept" and moved(streams, [{"a": 1}.items()])[0] == {("a", 1)}
+    before = set(tagged)
+    result = moved(streams, tagged)
+    assert set(tagged) == set(tagged.items_of_it) == before and set(result) == set(result.items_of_it)
+    assert type(result) is KeyedSet and result.note == "kept" and moved(streams, [{"a": 1}.items()])[0] == {("a", 1)}
 
 
 def test_tuples_are_made_anew_as_they_are_or_refused(streams):

@@ -139,10 +139,10 @@ def _made_anew(node: Any, members: List[Any]) -> Any:
             raise TypeError("its constructor takes other arguments")
         return made
     if isinstance(node, set):
-        changed = copy.copy(node)
-        changed.clear()
-        changed.update(members)
-        return changed
+        made = kind(members)
+        for name, value in vars(node).items() if hasattr(node, "__dict__") else ():
+            made.__dict__.setdefault(name, value)
+        return made
     if _is_record(node):
         clone = copy.copy(node)
         for name, member in zip(_set_fields(node), members):
