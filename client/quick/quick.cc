@@ -18,7 +18,7 @@ namespace {
 PyTypeObject* slot_type = nullptr;  // these live as long as the process
 PyTypeObject* next_type = nullptr;
 struct {
-  PyObject *next_slowly, *epoch, *index, *skipped, *last_of_epoch, *slot;
+  PyObject *next_slowly, *failed, *epoch, *index, *skipped, *last_of_epoch, *slot;
 } names;
 
 struct Next {
@@ -267,7 +267,14 @@ PyObject* IteratorNext(PyObject* self) {
   auto* const iterator = reinterpret_cast<Iterator*>(self);
   if (iterator->next != nullptr) {
     Ref batch = Take(iterator->next, iterator);
-    if (batch || PyErr_Occurred() != nullptr) return batch.release();
+    if (batch) return batch.release();
+    if (PyErr_Occurred() != nullptr) {
+      PyObject *type, *value, *traceback;
+      PyErr_Fetch(&type, &value, &traceback);
+      const Ref told(PyObject_CallMethodObjArgs(self, names.failed, nullptr));
+      PyErr_Restore(type, value, traceback);  // in place of what that may have raised
+      return nullptr;
+    }
   }
   iterator->plain = false;
   PyObject* const batch = PyObject_CallMethodObjArgs(self, names.next_slowly, nullptr);
@@ -326,9 +333,13 @@ bool Fill(PyObject* module) {
   const struct {
     PyObject** name;
     const char* text;
-  } texts[] = {
-      {&names.next_slowly, "_next_slowly"}, {&names.epoch, "epoch"}, {&names.index, "index"},
-      {&names.skipped, "skipped"},          {&names.slot, "_slot"},  {&names.last_of_epoch, "last_of_epoch"}};
+  } texts[] = {{&names.next_slowly, "_next_slowly"},
+               {&names.failed, "_failed"},
+               {&names.epoch, "epoch"},
+               {&names.index, "index"},
+               {&names.skipped, "skipped"},
+               {&names.slot, "_slot"},
+               {&names.last_of_epoch, "last_of_epoch"}};
   for (const auto& [name, text] : texts) {
     *name = PyUnicode_InternFromString(text);
     if (*name == nullptr) return false;

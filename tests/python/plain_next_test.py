@@ -351,6 +351,21 @@ def test_a_handler_within_torchs_functions_that_closes_the_feed_gives_the_batch_
     assert (feed.held, len(given_back), feed_of.c.fake_released() - before) == (0, len(share) // 2, 2)
 
 
+def test_a_handler_within_torchs_functions_that_closes_the_feed_and_raises_leaves_it_closed(feed_of):
+    feed = feed_of(framework="torch", zero_copy=False)
+    iterator = iter(feed)
+    next(iterator)
+
+    def handler():
+        feed.close()
+        raise SystemExit
+
+    before = feed_of.c.fake_closed()
+    with Interrupts(handler), pytest.raises(SystemExit):
+        next(iterator)
+    assert feed_of.c.fake_closed() == before + 1
+
+
 def test_a_handler_within_torchs_functions_that_cannot_move_the_feed_costs_no_batch(feed_of, monkeypatch):
     feed = feed_of(framework="torch", zero_copy=False)
     state, iterator = feed.state_dict(), iter(feed)

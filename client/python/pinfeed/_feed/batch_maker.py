@@ -64,6 +64,7 @@ class Maker:
         self.max_held = max_held  # a batch beyond this number is copied; UINT32_MAX if batches hold no slot
         self._release = library.pf_batch_release_quick
         self.live: Dict[int, Lease] = {}  # this feed's, by handle; also dead ones, until they are counted
+        self.closing = False  # a signal handler has called the feed's `close` within `make`
         self._batch_type: Type[Batch] = Batch
         # Filled by pf_next_info, read by `make`.
         self._info = abi.BatchInfo()

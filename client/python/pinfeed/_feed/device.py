@@ -229,6 +229,8 @@ class DeviceBatchMaker(Maker):
             self._set_pointers(pointers, 0, *map(memory.address, tensors))
             stream = memory.stream()
             taken.batch = batch
+            if self.closing:  # nobody gets the batch here: it is given back
+                raise Error(Code.CANCELLED, "the feed was closed while a batch was made")
             # Calls the library and stores the result without a point where a signal handler could run, so a batch is
             # written once.
             taken.results.extend(map(self._write, (taken.handle,), (pointers,), (len(tensors),), (stream,)))

@@ -230,8 +230,7 @@ class Feed(Stream):
             raise RuntimeError("a signal handler took a batch while next() was about to return another one: take none in handlers")
         while True:
             self._disarm()
-            if self._closing:  # by a signal handler, while the extension made a batch
-                self._end()
+            self._end_if_closed()
             self._check_open()
             if self._delivered and not self._quick_made:
                 self._make_quick()
@@ -256,7 +255,10 @@ class Feed(Stream):
                 continue
             if epoch > self._epoch:
                 break  # kept for the next iteration
-            batch = OUTPUTS[self._output](self._make(taken))
+            made = self._make(taken)
+            if made is None:
+                continue
+            batch = OUTPUTS[self._output](made)
             if info[5] > self._maker.max_held:
                 self._count_copied(info[5])
             if self._taken is not taken or self._ended or self._iterator() is not iterator:
@@ -422,6 +424,11 @@ class _EpochIterator(plain_next.Iterator):  # type: ignore[misc]  # the extensio
 
     def _next_slowly(self) -> Any:
         return self._feed._next(self)
+
+    def _failed(self) -> None:
+        """The extension's ``__next__`` is about to raise what a signal handler has raised."""
+        with self._feed._lock:
+            self._feed._end_if_closed()
 
     def __length_hint__(self) -> int:
         return 0 if self.over else len(self._feed)

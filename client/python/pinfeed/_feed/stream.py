@@ -127,6 +127,7 @@ class Stream(Connection):
                 if result == Code.DEADLINE_EXCEEDED:
                     result = self._wait()
                 if result:
+                    self._check_open()  # a signal handler may have closed it just before the call
                     error = library.error(result)
                     library.drain_log()
                     if result == Code.OUT_OF_RANGE:
@@ -242,18 +243,25 @@ class Stream(Connection):
             return info
         return self._maker.next_info() if self._out.value is not None or self._extension_takes() else None
 
-    def _make(self, taken: Any) -> Batch:
-        """Returns the batch of what `_take` returned. A signal handler may run meanwhile."""
+    def _make(self, taken: Any) -> Optional[Batch]:
+        """Returns the batch of what `_take` returned. None if a signal handler has released that before. Closes the feed for one that calls `close`
+        meanwhile.
+        """
         self._making = True
         try:
-            return self._maker.make(taken)
+            return self._maker.make(taken) if self._taken is taken else None
         finally:
             self._making = False
-            if self._closing:
-                self._end()
+            self._end_if_closed()
+
+    def _end_if_closed(self) -> None:
+        """Closes the feed if a signal handler has called `close` where that could not be done."""
+        if self._closing:
+            self._end()
 
     def _ends_later(self) -> bool:
         self._disarm()
+        self._maker.closing = self._making
         return self._making or self._extension_takes()
 
     def _extension_takes(self) -> bool:

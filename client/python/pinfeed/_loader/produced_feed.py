@@ -44,7 +44,10 @@ class ProducedFeed(Stream):
         with self._lock:
             if self._taken is None:
                 self._take()
-            tensors = self._maker.make(self._taken)
+            taken = self._taken
+            if taken is None:  # a signal handler closed the feed
+                self._check_open()
+            tensors = self._maker.make(taken)
             return read(*(tensor[0] for tensor in tensors[:-1]))  # the last one has the sample's id
 
     def drop_before(self, index: int) -> None:
