@@ -138,11 +138,8 @@ def _made_anew(node: Any, members: List[Any]) -> Any:
         if len(made) != len(members) or not all(map(operator.is_, made, members)):
             raise TypeError("its constructor takes other arguments")
         return made
-    if isinstance(node, set):
-        made = kind(members)
-        for name, value in vars(node).items() if hasattr(node, "__dict__") else ():
-            made.__dict__.setdefault(name, value)
-        return made
+    if isinstance(node, collections.abc.Set) and kind not in (set, frozenset):
+        raise TypeError("its constructor may take other arguments")
     if _is_record(node):
         clone = copy.copy(node)
         for name, member in zip(_set_fields(node), members):

@@ -427,8 +427,9 @@ class _EpochIterator(plain_next.Iterator):  # type: ignore[misc]  # the extensio
 
     def _failed(self) -> None:
         """The extension's ``__next__`` is about to raise what a signal handler has raised."""
-        with self._feed._lock:
-            self._feed._end_if_closed()
+        if self._feed._closing:
+            with self._feed._lock:
+                self._feed._end_if_closed()
 
     def __length_hint__(self) -> int:
         return 0 if self.over else len(self._feed)

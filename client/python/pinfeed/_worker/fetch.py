@@ -15,6 +15,8 @@ import os
 import pickle
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
+import numpy
+
 from .._base.checks import shown
 from .._base.errors import Code, InvalidArgumentError
 from .._base.optional_torch import torch_or_none
@@ -218,32 +220,39 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
     """
     generators = global_states()
     try:
-        begins_by_itself = False
-        with contextlib.suppress(Exception):  # it has what cannot be copied
-            begins_by_itself = _begins_by_itself(copy.deepcopy(dataset), state, of_iterator)
-        if begins_by_itself or _begins_by_itself(dataset, state, of_iterator):
+        if _begins_by_itself(dataset, state):
+            _load(dataset, state)
+            return
+        for _ in range(2):  # an error that passes is not the first sample's
+            given = _load(dataset, state)
+            samples = iter(dataset)
+            if of_iterator is not None:
+                samples.load_state_dict(copy.deepcopy(of_iterator))
+            try:
+                begins_by_itself = any(True for _ in only_next(samples))  # takes one sample
+                break
+            except Exception:  # the epoch's first sample is bad
+                begins_by_itself = True
+            finally:
+                del samples  # a generator ends here, and may change the dataset
+        _forget(dataset, given)
+        if begins_by_itself:
             _load(dataset, state)
     finally:
         set_global_states(generators)
 
 
-def _begins_by_itself(dataset: Any, state: Any, of_iterator: Any) -> bool:
-    """Whether the next iterator of a dataset that gets this state gives a sample. Takes that, so one that opens its source for it stands elsewhere then."""
-    begins_by_itself = True
-    for _ in range(2):  # an error that passes is not the first sample's
-        given = _load(dataset, state)
-        samples = iter(dataset)
-        if of_iterator is not None:
-            samples.load_state_dict(copy.deepcopy(of_iterator))
-        try:
-            begins_by_itself = any(True for _ in only_next(samples))
-            break
-        except Exception:  # the epoch's first sample is bad
-            pass
-        finally:
-            del samples  # a generator ends here, and may change the dataset
-    _forget(dataset, given)
-    return begins_by_itself
+def _begins_by_itself(dataset: Any, state: Any) -> bool:
+    """Whether a dataset that is its own iterator is known to begin an epoch with this state. Asks a copy for a sample, since some open their source for
+    the first one, and only then. Copies share files that are mapped into memory.
+    """
+    if not hasattr(type(dataset), "__next__") or hasattr(type(dataset), "__del__"):
+        return False
+    with contextlib.suppress(Exception):  # it cannot be copied, or the copy cannot be read
+        spare = copy.deepcopy(dataset, {id(each): each for each in vars(dataset).values() if isinstance(each, numpy.memmap)})
+        _load(spare, state)
+        return any(True for _ in only_next(iter(spare)))
+    return False
 
 
 def _load(dataset: Any, state: Any) -> Any:
@@ -275,39 +284,34 @@ class IterableFetcher:
         of_any = whose in ("dataset", "both", "own")
         if of_any and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" else None
-        spare = None
-        if whose == "own" and self._at_end is None:
-            with contextlib.suppress(Exception):
-                spare = copy.deepcopy(dataset)
+        generators, fresh = (global_states(), _told(dataset)) if whose == "own" else (None, None)
         self._given = _load(dataset, of_dataset) if of_any else None  # until the dataset has gone on from it
         before = _told(dataset) if whose == "own" else None
         self._iterate(dataset if self._at_end is None else ())
-        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, before, spare))):
+        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, fresh, before, generators))):
             self._iterator.load_state_dict(copy.deepcopy(of_iterator))
 
-    def _needs_again(self, state: Any, before: Any, spare: Any) -> bool:
-        """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`, where torchdata's loader loads it. `before`: what
-        it told before `iter`. `spare`: a copy of it without the state; None: it cannot be copied. Leaves the global generators as they are.
+    def _needs_again(self, state: Any, fresh: Any, before: Any, generators: Any) -> bool:
+        """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`, where torchdata's loader loads it. `fresh`,
+        `before`: what it told before it got the state, and before `iter`. Leaves it and the global generators, which were `generators` before `iter`, as if
+        the state had been loaded, and `iter` called. Takes no sample, since some open their source for the first one, and only then.
         """
         if self._iterator is not self._dataset or not same_state(_told(self._dataset), state):
             return True  # it has begun elsewhere
-        if not same_state(before, state):
-            return False  # `iter` has brought it there
-        # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one. Only then that one is told
-        # to begin elsewhere. Copies try it, since some open their source for the first sample, and only then.
-        if spare is None:
-            return True
-        generators, told = global_states(), []
-        for tried, again in ((copy.deepcopy(spare), False), (spare, True)):
-            _load(tried, state)
-            samples = iter(tried)
+        if not same_state(before, state) or same_state(fresh, state):
+            return False  # `iter` has brought it there, or it stood there
+        # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one, which then begins there.
+        told = []
+        for again in (False, True):
+            _load(self._dataset, state)
+            self._iterate(self._dataset)
             if again:
-                _load(tried, state)
-            with contextlib.suppress(Exception):
-                next(samples, None)
-            iter(tried)
-            told.append(_told(tried))
+                _load(self._dataset, state)
+            self._iterate(self._dataset)
+            told.append(_told(self._dataset))
         set_global_states(generators)
+        self._given = _load(self._dataset, state)
+        self._iterate(self._dataset)
         return same_state(*told)
 
     def _iterate(self, samples: Any) -> None:
