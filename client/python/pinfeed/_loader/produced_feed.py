@@ -44,10 +44,7 @@ class ProducedFeed(Stream):
         with self._lock:
             if self._taken is None:
                 self._take()
-            taken = self._taken
-            if taken is None:  # a signal handler closed the feed
-                self._check_open()
-            tensors = self._maker.make(taken)
+            tensors = self._maker.make(self._taken)
             return read(*(tensor[0] for tensor in tensors[:-1]))  # the last one has the sample's id
 
     def drop_before(self, index: int) -> None:
