@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -41,7 +40,7 @@ std::string AddressText(const sockaddr_storage& address) {
 
 }  // namespace
 
-HttpServer::HttpServer(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
+HttpServer::HttpServer(UniqueFd listener, uint16_t port, WakeEvent stop, const Options& options)
     : port_(port),
       listener_(std::move(listener)),
       stop_(std::move(stop)),
@@ -51,14 +50,13 @@ HttpServer::HttpServer(UniqueFd listener, uint16_t port, UniqueFd stop, const Op
       thread_(StartThread("http", [this] { Run(); })) {}
 
 HttpServer::~HttpServer() {
-  const uint64_t one = 1;
-  PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "writing to the eventfd succeeds");
+  stop_.Set();
   thread_.join();
 }
 
 void HttpServer::Run() {
   while (true) {
-    std::vector<pollfd> waits = {{stop_.get(), POLLIN, 0},
+    std::vector<pollfd> waits = {{stop_.fd(), POLLIN, 0},
                                  {Clock::now() < accept_after_ ? -1 : listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) {
       const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
@@ -215,8 +213,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
                        "; is the port in use? choose another with http_listen");
   }
   ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create());
   return std::unique_ptr<HttpServer>(new HttpServer(*std::move(listener), port, std::move(stop), options));
 }
 

@@ -14,6 +14,7 @@
 
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
+#include "common/os/wake_event.h"
 #include "server/metrics/http_pages.h"
 #include "server/metrics/http_request.h"
 
@@ -63,7 +64,7 @@ class HttpServer {
   };
   using ConnectionIterator = std::list<Connection>::iterator;
 
-  HttpServer(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options);
+  HttpServer(UniqueFd listener, uint16_t port, WakeEvent stop, const Options& options);
   void Run();
   void Accept();
   void MakeRoom();
@@ -78,7 +79,7 @@ class HttpServer {
 
   const uint16_t port_;
   const UniqueFd listener_;
-  const UniqueFd stop_;
+  const WakeEvent stop_;
   const HttpHosts hosts_;
   Refusals& refusals_;
   HttpPages pages_;

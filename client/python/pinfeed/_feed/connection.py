@@ -327,13 +327,13 @@ class Connection:
             if self._snapshot is not None and time.monotonic() - begin > _CLOSE_PATIENCE_S:
                 return  # that thread closes the feed when the library returns
         try:
-            if not self._ends_later():
+            if not self._postpone_end():
                 self._end()
         finally:
             self._lock.release()
 
-    def _ends_later(self) -> bool:
-        """Whether this is a signal handler within a call that uses the feed's memory, and that will close the feed."""
+    def _postpone_end(self) -> bool:
+        """Leaves closing the feed to a call that uses its memory, if this is a signal handler within one. Returns whether it is."""
         return False
 
     def _end(self) -> None:

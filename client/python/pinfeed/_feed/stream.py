@@ -259,7 +259,7 @@ class Stream(Connection):
         if self._closing:
             self._end()
 
-    def _ends_later(self) -> bool:
+    def _postpone_end(self) -> bool:
         self._disarm()
         self._maker.closing = self._making
         return self._making or self._extension_takes()
