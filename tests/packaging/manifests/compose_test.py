@@ -63,7 +63,10 @@ def test_a_trainer_shares_the_folder_and_the_group_only(project):
 def test_number_of_the_user_is_the_image_s(project):
     user = re.search(r"^USER (\d+):\1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE).group(1)
     assert project["services"]["trainer"]["group_add"] == [user]
-    assert f"chown {user}:{user} /run/pinfeed" in project["services"]["pinfeed-folder"]["entrypoint"][-1]
+    folder = project["services"]["pinfeed-folder"]
+    assert f"chown {user}:{user} /run/pinfeed" in folder["entrypoint"][-1]
+    # At boot the engine starts nothing that has ended.
+    assert folder["entrypoint"][-1].endswith("exec sleep infinity") and folder["restart"] == project["services"]["pinfeed"]["restart"]
 
 
 def test_what_is_mounted_from_here_exists(project):
