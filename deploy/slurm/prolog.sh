@@ -9,13 +9,14 @@ set -u
 tr -c 'A-Za-z0-9_.\n-' '\n' <<<"${SLURM_JOB_CONSTRAINTS-}" | grep -qx -- "$feature" || exit 0
 mkdir -p -m 0755 "$jobs"
 exec >"$job.log" 2>&1
-chmod 0644 "$job.log"
+chmod 0600 "$job.log" && chown "$SLURM_JOB_UID" "$job.log" # it names private files
 group=$(id -g "$SLURM_JOB_UID") && install -d -o "$SLURM_JOB_UID" -g "$group" -m 0700 "$job" && mkfifo -m 0600 "$job.ready" || exit 0
 settings=(--socket-dir "$job" --socket-mode 0600 --allowed-roots / --http-listen off)
 [ ! -e "$config" ] || settings=(--config "$config" "${settings[@]}")
-# No more of the node than the job has.
+# No more of the node than the job has. Of "4(x2),2" CPUs on its nodes the least: a prolog is not told which node is which.
 [ -n "${SLURM_JOB_GPUS-}" ] || settings+=(--gpus off)
-[ -z "${SLURM_CPUS_ON_NODE-}" ] || settings+=(--workers "$SLURM_CPUS_ON_NODE")
+cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE-}" | sed 's/(.*//' | sort -n | head -n 1)
+[ -z "$cpus" ] || settings+=(--workers "$cpus")
 
 # The daemon inherits descriptor 9 and with it the lock, for as long as it lives: by that the epilog knows that the number in the file is
 # still its. A session of its own, since slurmd ends what is left of the prolog's.

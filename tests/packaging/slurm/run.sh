@@ -135,9 +135,11 @@ printf '#!/bin/sh\nsrun /usr/bin/python3 %s/read.py %s/data %s/out/long more\n' 
 job=$(submit sbatch --parsable --nodes 2 --ntasks 2 --constraint pinfeed "$scratch/long.sh")
 await running
 [ "$(daemons | wc -l)" -eq 2 ] || fail "the running job has $(daemons | wc -l) daemons"
+[ "$(pgrep -fc "^$scratch/pinfeedd .*--workers 1 ")" -eq 2 ] || fail "the daemons have other CPUs than the job: $(pgrep -fa "^$scratch/pinfeedd ")"
+[ "$(stat -c '%U %a' "$scratch/jobs/"*.log | sort -u)" = "$user 600" ] || fail "others may read the log: $(ls -l "$scratch/jobs")"
 scancel "$job"
 nothing_left
-holds "a job that is cancelled while it reads leaves nothing either"
+holds "each daemon has the job's CPUs and a log of its own; a job that is cancelled while it reads leaves nothing either"
 
 # 5. A daemon that does not end by itself is ended.
 job=$(submit sbatch --parsable --nodes 1 --constraint pinfeed --wrap "touch $scratch/out/sleeps && sleep 300")
