@@ -104,8 +104,7 @@ const std::map<uint64_t, size_t> kBad = {{0, 2}, {3, 0}, {4, 1}, {7, 2}, {10, 1}
 
 TEST_P(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   const auto feed = Make(Masked(OnBadSample::kZero, 1), std::make_shared<MaskedDataset>(32, kBad));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   std::vector<uint64_t> invalid;
   size_t mirrored = 0;
   uint64_t next = 0;
@@ -121,15 +120,13 @@ TEST_P(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   EXPECT_THAT(invalid, ElementsAre(0, 3, 4, 7, 10, 23, 24, 31));
   EXPECT_GT(mirrored, 3U);
   EXPECT_LT(mirrored, 21U);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
   std::map<uint64_t, size_t> bad = kBad;
   for (uint64_t id = 24; id < 32; ++id) bad[id] = id % 3;  // the whole last batch
   const auto feed = Make(Masked(OnBadSample::kSkip, 1), std::make_shared<MaskedDataset>(32, bad));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   uint64_t next = 0;
   std::vector<uint32_t> sizes;
   uint32_t last_flags = 0;
@@ -146,7 +143,6 @@ TEST_P(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
   }
   EXPECT_THAT(sizes, ElementsAre(4, 7, 7, 0));
   EXPECT_EQ(last_flags, kFlagLastOfEpoch);
-  feed->Depart(client.participant(), Ended());
 }
 
 // I4 with masks and bad samples: the bytes depend on spec and seed only.
@@ -168,15 +164,13 @@ TEST_P(FeedBadSampleTest, RanksGetEquallyManyBatchesWhateverIsBad) {
     spec.rank = rank;
     spec.world_size = 2;
     const auto feed = Make(spec, std::make_shared<MaskedDataset>(64, bad));
-    PageClient client(*feed);
-    ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+    AttachedClient client(*feed, Sampler::Start{});
     sizes.emplace_back();
     while (const auto batch = client.Next()) {
       sizes.back().push_back(batch->samples);
       EXPECT_EQ((batch->flags & kFlagLastOfEpoch) != 0, sizes.back().size() == 4);
       client.Release(*batch, *feed);
     }
-    feed->Depart(client.participant(), Ended());
   }
   EXPECT_THAT(sizes, ElementsAre(ElementsAre(8, 8, 0, 0), ElementsAre(8, 8, 8, 8)));
 }

@@ -27,11 +27,9 @@ class FeedBroadcastTest : public FeedTest {
 
 TEST_P(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2, 3);
-  PageClient fast(*feed);
-  PageClient slow(*feed);
-  ASSERT_TRUE(feed->Attach(fast.participant()).ok());
+  AttachedClient fast(*feed);
   EXPECT_EQ(feed->Snapshot().state, "waiting");
-  ASSERT_TRUE(feed->Attach(slow.participant()).ok());
+  AttachedClient slow(*feed);
   for (uint64_t b = 0; b < 3; ++b) {
     const auto batch = fast.Next();
     EXPECT_EQ(fast.Ids(*batch), Expected(*feed, 0, b));
@@ -55,13 +53,10 @@ TEST_P(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
 
 TEST_P(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(800));
-  PageClient goes(*feed);
-  PageClient far(*feed);
-  PageClient farther(*feed);
-  ASSERT_OK(feed->Attach(goes.participant()));
+  AttachedClient goes(*feed);
   WaitFor([&] { return goes.ready() == 4; });
-  ASSERT_OK(feed->Attach(farther.From(Sampler::Start{9, 50})));
-  ASSERT_OK(feed->Attach(far.From(Sampler::Start{7, 3})));
+  AttachedClient farther(*feed, Sampler::Start{9, 50});
+  AttachedClient far(*feed, Sampler::Start{7, 3});
   feed->Depart(goes.participant(), Ended());
   const auto batch = far.Next();
   EXPECT_EQ(far.Ids(*batch), Expected(*feed, 7, 3));
@@ -71,7 +66,6 @@ TEST_P(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
   const auto last = farther.Next();
   EXPECT_EQ(farther.Ids(*last), Expected(*feed, 9, 50));
   EXPECT_LE(feed->Snapshot().batches, 16U);
-  feed->Depart(farther.participant(), Ended());
 }
 
 TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
@@ -82,19 +76,16 @@ TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
       while (!reads) std::this_thread::yield();
     });
     const auto feed = MakeGroup(dataset);
-    PageClient goes(*feed);
-    PageClient far(*feed);
-    PageClient late(*feed);
-    ASSERT_OK(feed->Attach(goes.participant()));
+    AttachedClient goes(*feed);
     WaitFor([&] { return goes.ready() == 4; });
-    ASSERT_OK(feed->Attach(far.From(Sampler::Start{7, 3})));
+    AttachedClient far(*feed, Sampler::Start{7, 3});
     reads = false;
     for (int i = 0; i < 2; ++i) goes.Release(*goes.Next(), *feed);
     feed->ReadReleases();
     feed->Depart(goes.participant(), Ended());  // what is being read, nobody wants any more
     const Sampler::Start first = join.value_or(feed->Upcoming());
     EXPECT_EQ(feed->Upcoming(), (Sampler::Start{0, 4}));
-    ASSERT_OK(feed->Attach(late.From(join)));
+    AttachedClient late(*feed, join);
     reads = true;
     for (uint64_t i = 0; i < 5; ++i) {
       const auto batch = late.Next();
@@ -111,10 +102,8 @@ TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
 
 TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2);
-  PageClient ahead(*feed);
-  PageClient behind(*feed);
-  ASSERT_TRUE(feed->Attach(ahead.From(Sampler::Start{0, 7})).ok());
-  ASSERT_TRUE(feed->Attach(behind.From(Sampler::Start{0, 5})).ok());
+  AttachedClient ahead(*feed, Sampler::Start{0, 7});
+  AttachedClient behind(*feed, Sampler::Start{0, 5});
   for (uint64_t b = 5; b < 20; ++b) {
     const auto batch = behind.Next();
     EXPECT_EQ(behind.Ids(*batch), Expected(*feed, 0, b));
@@ -127,8 +116,6 @@ TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   PageClient late(*feed);
   EXPECT_THAT(feed->Attach(late.From(Sampler::Start{0, 3})),
               StatusIs(Code::kFailedPrecondition, HasSubstr("already at batch")));
-  feed->Depart(ahead.participant(), Ended());
-  feed->Depart(behind.participant(), Ended());
 }
 
 PF_OVER_ALL_PRODUCERS(FeedBroadcastTest);

@@ -73,8 +73,7 @@ TEST_F(FeedConsumersTest, WhatIsDealtAgainDoesNotWaitForTheDelay) {
 
 TEST_F(FeedConsumersTest, ABatchWaitsUntilAConsumerAsksForIt) {
   Open();
-  PageClient other(*feed_);
-  ASSERT_OK(feed_->Attach(other.participant()));
+  AttachedClient other(*feed_);
   SubmitAll({1, 2, 3, 4});
   WaitFor([&] { return feed_->Snapshot().slots_ready == 1; });
   feed_->ReadReleases();
@@ -92,8 +91,7 @@ TEST_F(FeedConsumersTest, ABatchWaitsUntilAConsumerAsksForIt) {
 
 TEST_F(FeedConsumersTest, TheConsumerThatHasWaitedLongestIsTheNext) {
   Open();
-  PageClient other(*feed_);
-  ASSERT_OK(feed_->Attach(other.participant()));
+  AttachedClient other(*feed_);
   for (const uint64_t turn : {0, 1, 2}) {
     consumer_->Wait(*feed_, 10 + turn % 2);
     other.Wait(*feed_, 11 - turn % 2);
@@ -104,7 +102,6 @@ TEST_F(FeedConsumersTest, TheConsumerThatHasWaitedLongestIsTheNext) {
     queue_->RemoveClient(client_);
   }
   EXPECT_EQ(consumer_->ready() + other.ready(), 0U);
-  feed_->Depart(other.participant(), Ended());
 }
 
 TEST_F(FeedConsumersTest, WhatAConsumerDoesNotTakeGoesToAnother) {
@@ -118,8 +115,7 @@ TEST_F(FeedConsumersTest, WhatAConsumerDoesNotTakeGoesToAnother) {
   Pass(BatcherQueue::kTakeWithin);
   queue_->Poll();
   EXPECT_EQ(queue_->counts().again, 0U) << "there is no other";
-  PageClient other(*feed_);
-  ASSERT_OK(feed_->Attach(other.participant()));
+  AttachedClient other(*feed_);
   queue_->AddConsumer(2, 22);
   other.Wait(*feed_);
   EXPECT_EQ(queue_->Poll(), now_.load() + BatcherQueue::kTakeWithin);
@@ -133,7 +129,6 @@ TEST_F(FeedConsumersTest, WhatAConsumerDoesNotTakeGoesToAnother) {
   key_ = {batch->epoch, batch->batch_index};
   EXPECT_EQ(Answer(2, {"a", "b"}).value(), 2U);
   EXPECT_EQ(client_->Take(1)->bytes, "a");
-  feed_->Depart(other.participant(), Ended());
 }
 
 TEST_F(FeedConsumersTest, RequestsAreTakenBackNoMoreThanTwice) {

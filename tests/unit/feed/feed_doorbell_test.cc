@@ -17,8 +17,7 @@ class FeedDoorbellTest : public FeedTest {
 TEST_F(FeedDoorbellTest, ClientThatSleepsIsWokenByEachBatch) {
   constexpr std::chrono::seconds kLong(30);
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.participant()));
+  AttachedClient client(*feed);
   for (int i = 0; i < 2000; ++i) {
     for (;;) {
       const uint32_t seen = client.page().wake.load(std::memory_order_acquire);
@@ -29,7 +28,6 @@ TEST_F(FeedDoorbellTest, ClientThatSleepsIsWokenByEachBatch) {
     }
     client.Release(*client.Next(), *feed);
   }
-  feed->Depart(client.participant(), Ended());
 }
 
 // The fixture has three workers, each of which fills a batch by itself.
@@ -40,8 +38,7 @@ TEST_F(FeedDoorbellTest, IsNotWantedWhileEveryWorkerHasABatchToFill) {
   const auto read = [&](uint64_t) { may_read.acquire(); };
   const auto feed =
       Make(Spec(kBatch), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{}, read), kSlots);
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.participant()));
+  AttachedClient client(*feed);
   EXPECT_EQ(client.page().starved.load(), 0U);
 
   may_read.release(kSlots * kBatch);
@@ -55,7 +52,6 @@ TEST_F(FeedDoorbellTest, IsNotWantedWhileEveryWorkerHasABatchToFill) {
 
   may_read.release(kSlots * kBatch);
   WaitFor([&] { return client.ready() == kSlots; });
-  feed->Depart(client.participant(), Ended());
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ const Status kWhy{Code::kAborted, "evicted: the host is needed"};
 class FeedEvictTest : public FeedPairTest {};
 
 TEST_P(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  Open(Sharing::kBroadcast, 0, 1000, 3);
   const auto& feed = feed_;
   PageClient& goes = *first_;
   PageClient& stays = *second_;
@@ -41,7 +41,7 @@ TEST_P(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
 }
 
 TEST_P(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  Open(Sharing::kBroadcast, 0, 1000, 3);
   const auto& feed = feed_;
   PageClient& goes = *first_;
   PageClient& stays = *second_;
@@ -52,22 +52,20 @@ TEST_P(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   EXPECT_EQ(stays.ready(), 0U);  // there is no slot left to fill
   EXPECT_EQ(feed->Depart(goes.participant(), Ended()), 0U);
   stays.Release(*stays.Next(), *feed);
-  feed->Depart(stays.participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  Open(Sharing::kBroadcast, 0, 1000, 3);
   const auto held = first_->Next();
   feed_->Depart(first_->participant(), Evicted(kWhy));
   feed_->Depart(second_->participant(), Ended());
   EXPECT_EQ(first_->page().starved.load(), 1U);
   first_->Release(*held, *feed_);
   EXPECT_EQ(feed_->SnapshotOf(first_->participant()).slots_lent, 0U);
-  feed_->Depart(first_->participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kQueue, 1, 32, 4));
+  Open(Sharing::kQueue, 1, 32, 4);
   const auto& feed = feed_;
   PageClient& goes = *first_;
   PageClient& stays = *second_;
@@ -80,27 +78,23 @@ TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
     stays.Release(*batch, *feed);
   }
   EXPECT_THAT(batches, ::testing::UnorderedElementsAre(0, 1, 2, 3));
-  feed->Depart(goes.participant(), Ended());
-  feed->Depart(stays.participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(64, std::set<uint64_t>{60}));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.participant()));
+  AttachedClient client(*feed);
   while (const auto batch = client.Next()) client.Release(*batch, *feed);
   ASSERT_EQ(client.state(), FeedState::kFailed);
   feed->Depart(client.participant(), Evicted(kWhy));
   EXPECT_EQ(client.state(), FeedState::kEvicted);
   EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes),
               ::testing::HasSubstr("number 60"));
-  feed->Depart(client.participant(), Ended());
 }
 
 // The trainer takes a batch in the very moment in which it is evicted: one of the two sees the other.
 TEST_P(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
   for (uint64_t round = 0; round < 300; ++round) {
-    ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+    Open(Sharing::kBroadcast, 0, 1000, 4);
     const auto& feed = feed_;
     PageClient& goes = *first_;
     PageClient& stays = *second_;
@@ -124,8 +118,6 @@ TEST_P(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
     for (int i = 0; i < 12; ++i) stays.Release(*stays.Next(), *feed);  // all free slots are filled anew
     refilled = true;
     trainer.join();
-    feed->Depart(goes.participant(), Ended());
-    feed->Depart(stays.participant(), Ended());
   }
 }
 

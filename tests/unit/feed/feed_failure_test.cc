@@ -49,13 +49,11 @@ class FeedFailureTest : public FeedTest {
 // A source may fail with the code that tells of a GPU elsewhere. Sample 18 is of the third batch.
 TEST_P(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   const auto feed = Make(InOrder(), std::make_shared<FarNumbers>(18));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   WaitFor([&] { return client.state() != FeedState::kRunning; });
   EXPECT_EQ(client.state(), FeedState::kFailed);
   EXPECT_EQ(client.page().error_code, static_cast<uint32_t>(Code::kUnavailable));
   EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes), HasSubstr("number 18"));
-  feed->Depart(client.participant(), Ended());
 }
 
 class LoaderFailureTest : public FeedFailureTest {};
@@ -69,12 +67,10 @@ TEST_P(LoaderFailureTest, SampleWithoutMemoryIsABadSample) {
     if (id == 3) throw std::bad_alloc();
   };
   const auto feed = Make(spec, std::make_shared<NumberDataset>(16, std::set<uint64_t>{}, without_memory));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   EXPECT_EQ(client.Ids(*client.Next()), (std::vector<uint64_t>{0, 1, 2, 4, 5, 6, 7}));
   EXPECT_EQ(client.Ids(*client.Next()), (std::vector<uint64_t>{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_THAT(feed->Snapshot().last_bad_samples.back().reason, HasSubstr("number 3: no memory"));
-  feed->Depart(client.participant(), Ended());
 }
 
 // In the midst of an epoch, and with all of the last one's batches planned: that is no end of it.
@@ -84,24 +80,20 @@ TEST_P(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
     spec.epochs = 1;
     Feed& feed = *Make(spec, std::make_shared<NumberDataset>(samples), 4,
                        [](auto memory) { return std::make_unique<LostArena>(std::move(memory)); });
-    PageClient client(feed);
-    ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+    AttachedClient client(feed, Sampler::Start{});
     WaitFor([&] { return client.state() != FeedState::kRunning; });
     EXPECT_EQ(client.state(), FeedState::kDraining) << "of " << samples << " samples";
     for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(feed, 0, b));
     EXPECT_FALSE(client.Next().has_value());
-    feed.Depart(client.participant(), Ended());
   }
 }
 
 // With every slot in use the feed asks for releases. The third batch, which fails, is in the last slot.
 TEST_P(FeedFailureTest, FailedFeedWaitsForNoReleases) {
   const auto feed = Make(InOrder(), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18}), 3);
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   WaitFor([&] { return client.state() == FeedState::kFailed; });
   EXPECT_EQ(client.page().starved.load(), 0U);
-  feed->Depart(client.participant(), Ended());
 }
 
 PF_OVER_ALL_PRODUCERS(FeedFailureTest);

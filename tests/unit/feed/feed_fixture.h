@@ -165,8 +165,7 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   void CheckSameBytes(const FeedSpec& spec, const std::shared_ptr<const Dataset>& dataset) {
     const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
       const auto feed = Make(spec, dataset, slots);
-      PageClient client(*feed);
-      EXPECT_OK(feed->Attach(client.From(start)));
+      AttachedClient client(*feed, start);
       std::vector<std::vector<std::byte>> out;
       for (uint64_t b = 0; b < batches; ++b) {
         const auto batch = client.Next();
@@ -175,7 +174,6 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
           std::ranges::copy(client.Tensor(*batch, t), std::back_inserter(out.back()));
         client.Release(*batch, *feed);
       }
-      feed->Depart(client.participant(), Ended());
       return out;
     };
     const auto whole = run(3, {0, 0}, 30);
@@ -222,13 +220,11 @@ class FeedPairTest : public FeedTest {
     feed_ = Make(spec, std::make_shared<NumberDataset>(samples), slots);
     first_.emplace(*feed_);
     second_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(first_->participant()));
-    ASSERT_OK(feed_->Attach(second_->participant()));
   }
 
   std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> first_;
-  std::optional<PageClient> second_;
+  std::optional<AttachedClient> first_;
+  std::optional<AttachedClient> second_;
 };
 
 }  // namespace pinfeed

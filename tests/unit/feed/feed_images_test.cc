@@ -48,13 +48,11 @@ class FeedImagesTest : public FeedTest {
     group_ = producer->processes();
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
-    client_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
+    client_.emplace(*feed_, Sampler::Start{});
     process_ = std::make_shared<PlayedProcess>();
     id_ = group_->Attach(process_, 100).value();
   }
   void Close() {
-    feed_->Depart(client_->participant(), Ended());
     client_.reset();
     feed_.reset();
     EndFeeds();
@@ -99,7 +97,7 @@ class FeedImagesTest : public FeedTest {
   Arena* filled_ = nullptr;  // what processes fill: the feed's arena, or its staging memory
   std::shared_ptr<ProducerGroup> group_;
   std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> client_;
+  std::optional<AttachedClient> client_;
   std::shared_ptr<PlayedProcess> process_;
   ProducerGroup::ProducerId id_ = 0;
 };

@@ -22,8 +22,7 @@ TEST_P(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   FeedSpec spec = Spec(20, 3);
   spec.drop_last = false;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(131));
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  AttachedClient client(feed, Sampler::Start{});
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     for (uint64_t index = 0; index < 7; ++index) {
       const auto batch = client.Next();
@@ -36,7 +35,6 @@ TEST_P(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   }
   EXPECT_EQ(client.Next(), std::nullopt);
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
@@ -47,8 +45,7 @@ TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   std::set<uint64_t> bad = {2, 3, 9, 10, 11, 19, 20, 39};
   for (uint64_t id = 40; id < 60; ++id) bad.insert(id);
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(80, bad));
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  AttachedClient client(feed, Sampler::Start{});
   for (uint64_t index = 0; index < 4; ++index) {
     std::vector<uint64_t> good;
     for (uint64_t id = index * 20; id < index * 20 + 20; ++id)
@@ -62,15 +59,13 @@ TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   }
   EXPECT_EQ(client.Next(), std::nullopt);
   EXPECT_EQ(feed.Snapshot().bad_samples, bad.size());
-  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   FeedSpec spec = Spec(20, 1);
   spec.order = Order::kSequential;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(60, std::set<uint64_t>{27, 28, 38}));
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  AttachedClient client(feed, Sampler::Start{});
   const auto first = client.Next();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(client.Ids(*first), Expected(feed, 0, 0));
@@ -78,7 +73,6 @@ TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   EXPECT_EQ(client.state(), FeedState::kFailed);
   EXPECT_NE(feed.Snapshot().error.message().find("read number 27"), std::string::npos)
       << feed.Snapshot().error.message();
-  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
@@ -97,13 +91,11 @@ TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
   const auto batch = client.Next();
   ASSERT_TRUE(batch.has_value());
   EXPECT_EQ(client.Ids(*batch), Expected(feed, 0, 0));
-  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   Feed& feed = MakePieces(Spec(20), std::make_shared<NumberDataset>(200), /*held=*/true);
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  AttachedClient client(feed, Sampler::Start{});
   WaitFor([&] { return arena_->waiting() == 2; });
   feed.Depart(client.participant(), Ended());
   std::thread stop([&] { StopAndWait(feed); });
@@ -185,8 +177,7 @@ class FeedRaggedTest : public FeedPiecesTest {
   }
   // Every batch of the feed's epochs, whatever the order of loading.
   void CheckAll(Feed& feed, uint64_t batches) {
-    PageClient client(feed);
-    ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+    AttachedClient client(feed, Sampler::Start{});
     for (uint64_t index = 0; index < batches; ++index) {
       const auto batch = client.Next();
       ASSERT_TRUE(batch.has_value());
@@ -194,7 +185,6 @@ class FeedRaggedTest : public FeedPiecesTest {
       client.Release(*batch, feed);
     }
     EXPECT_EQ(client.Next(), std::nullopt);
-    feed.Depart(client.participant(), Ended());
   }
 };
 
@@ -212,8 +202,7 @@ TEST_P(FeedRaggedTest, BadSamplesTakeTheirRowsAlong) {
     spec.on_bad_sample = policy;
     const auto dataset = std::make_shared<RaggedDataset>(40, bad);
     for (Feed* const feed : {Make(spec, dataset).get(), &MakePieces(spec, dataset)}) {
-      PageClient client(*feed);
-      ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+      AttachedClient client(*feed, Sampler::Start{});
       for (uint64_t first : {0, 20}) {
         std::vector<uint64_t> expected;
         size_t zeroed = 0;
@@ -227,7 +216,6 @@ TEST_P(FeedRaggedTest, BadSamplesTakeTheirRowsAlong) {
         EXPECT_EQ(CheckRows(client, *feed, *batch, zeroed), expected);
         client.Release(*batch, *feed);
       }
-      feed->Depart(client.participant(), Ended());
     }
   }
 }
@@ -235,8 +223,7 @@ TEST_P(FeedRaggedTest, BadSamplesTakeTheirRowsAlong) {
 TEST_P(FeedRaggedTest, WorkersTakeManySmallSamplesAtOnceThoughOneMayBeLarge) {
   // By the largest sample a worker would take 2 of the 64 at once: 32 chunks a batch, here less than half.
   Feed& feed = *Make(Spec(64), std::make_shared<RaggedDataset>(256, std::set<uint64_t>(), 32768), 3);
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+  AttachedClient client(feed, Sampler::Start{});
   const auto chunks = [&] { return workers_->progress() + readers_.progress(); };
   bool many = false;
   // Some batches in a row, since others are loaded ahead; others are slow where the threads have to wait for
@@ -251,7 +238,6 @@ TEST_P(FeedRaggedTest, WorkersTakeManySmallSamplesAtOnceThoughOneMayBeLarge) {
     many = chunks() - before < uint64_t{8} * 16;
   }
   EXPECT_EQ(many, GetParam() == Producer::kNative) << "readers of a remote storage share samples out singly";
-  feed.Depart(client.participant(), Ended());
 }
 
 PF_OVER_DATASETS(FeedRaggedTest);

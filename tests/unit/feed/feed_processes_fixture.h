@@ -126,15 +126,11 @@ class FeedProcessesTest : public FeedTest {
     group_ = producer->processes();
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
-    client_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
+    client_.emplace(*feed_, Sampler::Start{});
     const uint32_t kept = options.task_timeout_ms == 0 ? 0 : std::min(4U, std::max(slots, 3U) - 2);
     const uint64_t all = (samples + kBatchSize - 1) / kBatchSize;
     const uint64_t batches = std::min<uint64_t>(slots - kept, all);
     WaitFor([&] { return group_->counts().waiting == batches - (slow ? 1 : 0); });
-  }
-  void TearDown() override {
-    if (feed_ != nullptr) feed_->Depart(client_->participant(), Ended());
   }
   struct Attached {
     std::shared_ptr<PlayedProcess> link;
@@ -211,7 +207,7 @@ class FeedProcessesTest : public FeedTest {
   Arena* filled_ = nullptr;  // what processes fill: the feed's arena, or its staging memory
   std::shared_ptr<ProducerGroup> group_;
   std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> client_;
+  std::optional<AttachedClient> client_;
 };
 
 }  // namespace pinfeed

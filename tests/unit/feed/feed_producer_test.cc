@@ -67,8 +67,7 @@ class FeedProducerTest : public FeedTest {
     producer_ = producer.get();
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
-    client_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
+    client_.emplace(*feed_, Sampler::Start{});
     ASSERT_EQ(producer_->requests.size(), slots);
   }
   // A test that completes what is left ends the feed with it; else it would never come to rest.
@@ -91,7 +90,7 @@ class FeedProducerTest : public FeedTest {
 
   std::shared_ptr<Feed> feed_;
   ScriptedProducer* producer_ = nullptr;
-  std::optional<PageClient> client_;
+  std::optional<AttachedClient> client_;
   bool at_rest_ = false;
 };
 

@@ -10,11 +10,6 @@ namespace {
 // A queue of two batches of one epoch, and two members.
 class FeedQueueTest : public FeedTest {
  protected:
-  FeedQueueTest() {
-    EXPECT_TRUE(feed_->Attach(first_.participant()).ok());
-    EXPECT_TRUE(feed_->Attach(second_.participant()).ok());
-  }
-
   static FeedSpec PairSpec() {
     FeedSpec spec = Spec(10, 1);
     spec.sharing = Sharing::kQueue;
@@ -23,8 +18,8 @@ class FeedQueueTest : public FeedTest {
   }
 
   const std::shared_ptr<Feed> feed_ = Make(PairSpec(), std::make_shared<NumberDataset>(20), 4);
-  PageClient first_{*feed_};
-  PageClient second_{*feed_};
+  AttachedClient first_{*feed_};
+  AttachedClient second_{*feed_};
 };
 
 // What a member has been given and not taken may still be another's: nobody is told of the end before.
@@ -36,7 +31,6 @@ TEST_P(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
   feed_->Depart(first_.participant(), Ended());  // without having taken its own
   ASSERT_TRUE(second_.Next().has_value());
   EXPECT_FALSE(second_.Next().has_value());
-  feed_->Depart(second_.participant(), Ended());
 }
 
 TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
@@ -44,8 +38,6 @@ TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
   feed_->ReadReleases();
   EXPECT_EQ(first_.state(), FeedState::kEnded);
   EXPECT_EQ(second_.state(), FeedState::kEnded);
-  feed_->Depart(first_.participant(), Ended());
-  feed_->Depart(second_.participant(), Ended());
 }
 
 TEST_P(FeedQueueTest, WhatComesBackAfterTheEndIsForMembersToCome) {
@@ -55,14 +47,11 @@ TEST_P(FeedQueueTest, WhatComesBackAfterTheEndIsForMembersToCome) {
   ASSERT_EQ(second_.state(), FeedState::kEnded);
   feed_->Depart(first_.participant(), Ended());  // while it holds its batch
   EXPECT_EQ(second_.participant().CountHeld(), 0U);
-  PageClient third(*feed_);
-  ASSERT_OK(feed_->Attach(third.participant()));
+  AttachedClient third(*feed_);
   const auto batch = third.Next();
   ASSERT_TRUE(batch.has_value());
   third.Release(*batch, *feed_);
   EXPECT_FALSE(third.Next().has_value());
-  feed_->Depart(second_.participant(), Ended());
-  feed_->Depart(third.participant(), Ended());
 }
 
 // A member that is on its way keeps the feed alive, and gets what those before it left.
@@ -71,15 +60,13 @@ TEST_P(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
   feed_->Depart(first_.participant(), Ended());
   EXPECT_EQ(feed_->Depart(second_.participant(), Evicted({Code::kAborted, "evicted"})), 0U);
   feed_->ReadReleases();
-  PageClient third(*feed_);
-  ASSERT_OK(feed_->Attach(third.participant()));
+  AttachedClient third(*feed_);
   std::set<uint64_t> batches;
   while (const auto batch = third.Next()) {
     batches.insert(batch->batch_index);
     third.Release(*batch, *feed_);
   }
   EXPECT_EQ(batches, (std::set<uint64_t>{0, 1}));
-  feed_->Depart(third.participant(), Ended());
 }
 
 TEST_P(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
@@ -87,8 +74,6 @@ TEST_P(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
   second_.Release(*second_.Next(), *feed_);
   feed_->Drain();
   EXPECT_EQ(second_.state(), FeedState::kDraining);
-  feed_->Depart(first_.participant(), Ended());
-  feed_->Depart(second_.participant(), Ended());
 }
 
 // A queue without end, of which one member is there from the start.
@@ -99,54 +84,43 @@ class FeedQueueShareTest : public FeedTest {
     spec.sharing = Sharing::kQueue;
     feed_ = Make(spec, std::make_shared<NumberDataset>(1000), slots);
     early_.emplace(*feed_);
-    late_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(early_->participant()));
-  }
-  ~FeedQueueShareTest() override {
-    for (auto* client : {&early_, &late_})
-      if (*client) feed_->Depart((*client)->participant(), Ended());
   }
 
   uint32_t Ready() { return feed_->Snapshot().slots_ready; }
 
   std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> early_;
-  std::optional<PageClient> late_;
+  std::optional<AttachedClient> early_;
 };
 
 // The first member is stopped before it takes anything: a member that comes later still gets batches.
 TEST_P(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
   for (const uint32_t slots : {3U, 4U, 16U, 64U}) {
-    ASSERT_NO_FATAL_FAILURE(Open(slots));
+    Open(slots);
     WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == slots; });
     const uint64_t kept = early_->ready();
-    ASSERT_OK(feed_->Attach(late_->participant()));
+    AttachedClient late(*feed_);
     for (int i = 0; i < 100; ++i) {
-      const auto batch = late_->Next();
+      const auto batch = late.Next();
       ASSERT_TRUE(batch.has_value());
-      EXPECT_EQ(late_->Ids(*batch), Expected(*feed_, batch->epoch, batch->batch_index));
-      late_->Release(*batch, *feed_);
+      EXPECT_EQ(late.Ids(*batch), Expected(*feed_, batch->epoch, batch->batch_index));
+      late.Release(*batch, *feed_);
     }
     EXPECT_EQ(early_->ready(), kept) << "it got more, though it takes nothing";
-    feed_->Depart(late_->participant(), Ended());
-    feed_->Depart(early_->participant(), Ended());
   }
 }
 
 // Whoever of several is stopped, the others go on.
 TEST_P(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
-  ASSERT_NO_FATAL_FAILURE(Open(8));
-  ASSERT_OK(feed_->Attach(late_->participant()));
+  Open(8);
+  const AttachedClient late(*feed_);
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 8; });
-  PageClient third(*feed_);
-  ASSERT_OK(feed_->Attach(third.participant()));
+  AttachedClient third(*feed_);
   for (int i = 0; i < 100; ++i) third.Release(*third.Next(), *feed_);
-  feed_->Depart(third.participant(), Ended());
 }
 
 // What is kept for others is filled, in order, and comes as soon as it is asked for.
 TEST_P(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) {
-  ASSERT_NO_FATAL_FAILURE(Open(4));
+  Open(4);
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
   EXPECT_EQ(Ready(), 1U);
   EXPECT_EQ(feed_->Snapshot().slots_free, 0U);
@@ -160,7 +134,7 @@ TEST_P(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) 
 
 // The daemon looks at queues from time to time, since nobody rings when a batch is taken.
 TEST_P(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
-  ASSERT_NO_FATAL_FAILURE(Open(4));
+  Open(4);
   std::vector<BatchDescriptor> held;
   while (held.size() < 4) {
     feed_->ReadReleases();
@@ -174,7 +148,7 @@ TEST_P(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
 
 // A client that never says what it has taken is served on what it releases.
 TEST_P(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
-  ASSERT_NO_FATAL_FAILURE(Open(3));
+  Open(3);
   for (int i = 0; i < 50; ++i) {
     const auto batch = early_->Next();
     early_->words().taken.store(0);
@@ -184,7 +158,7 @@ TEST_P(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
 
 // A batch that waits for a member when the feed drains or fails is given before that is said.
 TEST_P(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
-  ASSERT_NO_FATAL_FAILURE(Open(4));
+  Open(4);
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
   feed_->Drain();
   for (uint64_t b = 0; b < 4; ++b) {

@@ -69,8 +69,7 @@ class FeedReadAheadTest : public FeedTest {
   // Takes one epoch, and expects every batch as the sampler has it.
   void Run(const std::shared_ptr<const ColdDataset>& dataset, uint32_t batch_size) {
     const auto feed = Make(Spec(batch_size, 1), dataset);
-    PageClient client(*feed);
-    ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+    AttachedClient client(*feed, Sampler::Start{});
     uint64_t batch = 0;
     while (const auto taken = client.Next()) {
       std::vector<uint64_t> ids;
@@ -85,7 +84,6 @@ class FeedReadAheadTest : public FeedTest {
     }
     EXPECT_EQ(batch, feed->sampler().batches_per_epoch());
     read_ahead_ = feed->Snapshot().read_ahead;
-    feed->Depart(client.participant(), Ended());
   }
 
   ReadAheadUse read_ahead_;  // at the end of the epoch

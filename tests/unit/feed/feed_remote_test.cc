@@ -91,8 +91,7 @@ class FeedRemoteTest : public FeedTest {
   }
   Batches Run(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset, FeedState* state = nullptr) {
     const auto feed = Make(spec, std::move(dataset));
-    PageClient client(*feed);
-    EXPECT_OK(feed->Attach(client.From(Sampler::Start{})));
+    AttachedClient client(*feed, Sampler::Start{});
     return Drain(*feed, client, state);
   }
 
@@ -120,8 +119,7 @@ TEST_F(FeedRemoteTest, AReadThatHangsHoldsUpNoOtherFeed) {
   const Batches rows = Run(RowSpec(10), Rows(local_));
   remote_.Hang(ImagePath(3));
   const auto hung = Make(ImageSpec(10), Images(remote_));
-  PageClient client(*hung);
-  ASSERT_OK(hung->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*hung, Sampler::Start{});
   remote_.AwaitHung(1);
   EXPECT_EQ(Run(ImageSpec(10), Images(local_)), expected);
   EXPECT_EQ(Run(RowSpec(10), Rows(remote_)), rows);
@@ -135,8 +133,7 @@ TEST_F(FeedRemoteTest, ReadsStraightIntoTheBatchHoldUpNoWorkerEither) {
   const auto dataset = Rows(remote_);
   remote_.Hang("rows.npy");
   const auto hung = Make(RowSpec(10), dataset);
-  PageClient client(*hung);
-  ASSERT_OK(hung->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*hung, Sampler::Start{});
   remote_.AwaitHung(readers_.threads());
   EXPECT_EQ(Run(ImageSpec(10), Images(local_)).size(), 10U);
   remote_.Resume();
@@ -170,8 +167,7 @@ TEST_F(FeedRemoteTest, ABadSampleIsFailedSkippedOrZeroedAsOfALocalDataset) {
             choice == OnBadSample::kFail ? std::vector<uint64_t>{45} : std::vector<uint64_t>{0, 17, 45, 99};
         for (const uint64_t id : ids) fault.make(*storage, ImagePath(id));
         const auto feed = Make(ImageSpec(40, choice), dataset);
-        PageClient client(*feed);
-        ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+        AttachedClient client(*feed, Sampler::Start{});
         FeedState state{};
         batches[storage == &remote_ ? 1 : 0] = Drain(*feed, client, &state);
         EXPECT_EQ(state, choice == OnBadSample::kFail ? FeedState::kFailed : FeedState::kEnded);
@@ -192,8 +188,7 @@ TEST_F(FeedRemoteTest, ABadRowIsSkippedThoughReadStraightIntoTheBatch) {
   const auto dataset = Rows(remote_);
   remote_.Cut("rows.npy", 128 + 50 * kRowBytes);
   const auto feed = Make(RowSpec(40, OnBadSample::kSkip), dataset);
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   std::vector<uint32_t> sizes;
   while (const auto batch = client.Next()) {
     sizes.push_back(batch->samples);
@@ -201,7 +196,6 @@ TEST_F(FeedRemoteTest, ABadRowIsSkippedThoughReadStraightIntoTheBatch) {
   }
   EXPECT_EQ(sizes, (std::vector<uint32_t>{40, 10, 0}));
   EXPECT_EQ(feed->Snapshot().bad_samples, 50U);
-  feed->Depart(client.participant(), Ended());
 }
 
 // Nothing writes to a batch once its feed is at rest, and then nothing of the feed is left.
@@ -213,8 +207,7 @@ TEST_F(FeedRemoteTest, AStopWaitsForReadsThatHang) {
     remote_.Hang("rows.npy");
     const uint64_t before = readers_.durations().read.total();
     const auto feed = images ? Make(ImageSpec(100), dataset) : Make(RowSpec(100), dataset);
-    PageClient client(*feed);
-    ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+    AttachedClient client(*feed, Sampler::Start{});
     remote_.AwaitHung(readers_.threads());
     const auto at_rest = std::make_shared<std::promise<void>>();
     std::future<void> rests = at_rest->get_future();
@@ -226,7 +219,6 @@ TEST_F(FeedRemoteTest, AStopWaitsForReadsThatHang) {
     WaitFor([&] { return feed.use_count() == 2; });  // the fixture's and this one
     EXPECT_EQ(readers_.durations().read.total() - before, readers_.threads()) << "nobody wants the others";
     EXPECT_EQ(client.ready(), 0U);
-    feed->Depart(client.participant(), Ended());
   }
 }
 
@@ -242,12 +234,10 @@ TEST_F(FeedRemoteTest, SamplesInMemoryAreBounded) {
   FeedSpec one = Spec(1, 1);
   one.order = Order::kSequential;
   const auto other = Make(one, std::make_shared<NumberDataset>(1, std::set<uint64_t>{}, hold));
-  PageClient holder(*other);
-  ASSERT_OK(other->Attach(holder.From(Sampler::Start{})));
+  AttachedClient holder(*other, Sampler::Start{});
   busy.wait();
   const auto feed = Make(ImageSpec(100), Images(remote_));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   WaitFor([&] { return readers_.durations().read.total() >= 64 && readers_.busy() == 0; });
   EXPECT_EQ(readers_.durations().read.total(), 64U);
   gate.count_down();

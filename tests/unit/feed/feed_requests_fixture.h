@@ -107,11 +107,7 @@ class FeedRequestsTest : public FeedTest {
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
     consumer_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(consumer_->participant()));
     ASSERT_OK(queue_->AddClient(client_));
-  }
-  void TearDown() override {
-    if (feed_ != nullptr) feed_->Depart(consumer_->participant(), Ended());
   }
 
   void Pass(microseconds time) { now_ = now_.load() + time; }
@@ -170,7 +166,7 @@ class FeedRequestsTest : public FeedTest {
   std::shared_ptr<PlayedClient> client_ = std::make_shared<PlayedClient>();
   std::shared_ptr<BatcherQueue> queue_;
   std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> consumer_;
+  std::optional<AttachedClient> consumer_;
   BatcherQueue::BatchKey key_;
 };
 

@@ -82,13 +82,11 @@ TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
   EXPECT_GE(Of(feed->SnapshotOf(client.participant()).stall_ns, StallCause::kRead), kWhileNs);
   EXPECT_EQ(snapshot.filling.total(), 4U);
   EXPECT_GE(snapshot.filling.sum_ns, 4 * kWhileNs);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   WaitFor([&] { return feed->Snapshot().slots_lent == 4; });
   LetRun(*feed);
   const FeedSnapshot snapshot = feed->Snapshot();
@@ -102,11 +100,10 @@ TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
   for (int i = 0; i < 4; ++i) client.Release(*client.Next(), *feed);
   WaitFor([&] { return feed->Snapshot().lent.total() >= 4; });
   EXPECT_GE(feed->Snapshot().lent.sum_ns, 4 * kWhileNs);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+  Open(Sharing::kBroadcast, 0, 1000, 4);
   const auto& feed = feed_;
   PageClient& slow = *first_;
   PageClient& fast = *second_;
@@ -116,13 +113,11 @@ TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
   LetRun(*feed);
   EXPECT_GE(Of(feed->SnapshotOf(slow.participant()).stall_ns, StallCause::kConsumer), kWhileNs);
   EXPECT_EQ(Of(feed->SnapshotOf(fast.participant()).stall_ns, StallCause::kConsumer), before);
-  feed->Depart(slow.participant(), Ended());
-  feed->Depart(fast.participant(), Ended());
 }
 
 // Also before the feed has looked at what it gave back: nobody rings for a slot that others still hold.
 TEST_F(FeedStallTest, SharerThatWaitsForAnotherIsStalledByItsGroup) {
-  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+  Open(Sharing::kBroadcast, 0, 1000, 4);
   const auto& feed = feed_;
   PageClient& slow = *first_;
   PageClient& fast = *second_;
@@ -145,8 +140,6 @@ TEST_F(FeedStallTest, SharerThatWaitsForAnotherIsStalledByItsGroup) {
   EXPECT_EQ(Of(feed->Snapshot().stall_ns, StallCause::kGroup), 0U) << "the feed waits for its consumers";
   ASSERT_TRUE(other.recent.has_value());
   EXPECT_GT((*other.recent)[static_cast<size_t>(StallCause::kConsumer)], 0.0);
-  feed->Depart(slow.participant(), Ended());
-  feed->Depart(fast.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
@@ -168,14 +161,12 @@ TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
   EXPECT_GE(Of(feed.SnapshotOf(client.participant()).stall_ns, StallCause::kCopy), kWhileNs);
   arena->Finish();
   ASSERT_TRUE(client.Next().has_value());
-  feed.Depart(client.participant(), Ended());
 }
 
 // A trainer that lies about its waiting changes no more than the time there was, and only upwards.
 TEST_F(FeedStallTest, LiesAboutWaitingAreHeldWithinTheTime) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+  AttachedClient client(*feed, Sampler::Start{});
   uint64_t before = 0;
   for (const uint64_t lie : {UINT64_MAX, uint64_t{0}, UINT64_MAX - 1, uint64_t{1}}) {
     client.words().wait_ns.store(lie);
@@ -188,7 +179,6 @@ TEST_F(FeedStallTest, LiesAboutWaitingAreHeldWithinTheTime) {
     EXPECT_GE(sum, before);
     before = sum;
   }
-  feed->Depart(client.participant(), Ended());
 }
 
 }  // namespace

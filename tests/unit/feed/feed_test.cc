@@ -22,8 +22,7 @@ TEST_P(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
     for (uint64_t i = 0; i < id % 7; ++i) std::this_thread::yield();
   };
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(50, std::set<uint64_t>{}, uneven));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   uint64_t sequence = 0;
   for (uint64_t epoch = 0; epoch < 40; ++epoch) {
     for (uint64_t b = 0; b < feed->sampler().batches_per_epoch(); ++b) {
@@ -37,14 +36,12 @@ TEST_P(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
       client.Release(*batch, *feed);
     }
   }
-  feed->Depart(client.participant(), Ended());
 }
 
 // Endless as it is: the number of its epochs does not wrap.
 TEST_P(FeedTest, EndsBehindTheLastEpochThereCanBe) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(24));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{kMaxEpoch, 1})));
+  AttachedClient client(*feed, Sampler::Start{kMaxEpoch, 1});
   for (uint64_t b = 1; b < 3; ++b) {
     const auto batch = client.Next();
     ASSERT_TRUE(batch.has_value());
@@ -54,24 +51,20 @@ TEST_P(FeedTest, EndsBehindTheLastEpochThereCanBe) {
   }
   EXPECT_FALSE(client.Next().has_value());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Depart(client.participant(), Ended());
 }
 
 // A trainer that finished is started again.
 TEST_P(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(24));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.From(Sampler::Start{5, 1})));
+  AttachedClient client(*feed, Sampler::Start{5, 1});
   EXPECT_FALSE(client.Next().has_value());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Depart(client.participant(), Ended());
 }
 
 // I1: with every slot in the client's hands nothing is written, however often the feed is asked to go on.
 TEST_P(FeedTest, NeverWritesASlotThatIsStillHeld) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   std::vector<BatchDescriptor> held;
   for (uint64_t b = 0; b < 3; ++b) held.push_back(*client.Next());
   for (int i = 0; i < 1000; ++i) feed->ReadReleases();
@@ -86,14 +79,12 @@ TEST_P(FeedTest, NeverWritesASlotThatIsStillHeld) {
   EXPECT_EQ(next->generation, held[1].generation + 1);
   EXPECT_EQ(client.Ids(held[0]), Expected(*feed, 0, 0));
   EXPECT_EQ(client.Ids(held[2]), Expected(*feed, 0, 2));
-  feed->Depart(client.participant(), Ended());
 }
 
 // I6: only the one right generation releases a slot; everything else is counted and ignored.
 TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   std::vector<BatchDescriptor> held;
   for (int b = 0; b < 3; ++b) held.push_back(*client.Next());
   for (const uint64_t lie : {uint64_t{0}, held[0].generation - 1, held[0].generation + 1, UINT64_MAX}) {
@@ -105,7 +96,6 @@ TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
             6U);  // two lies differ from what stood there, in three lent slots
   client.Release(held[0], *feed);
   EXPECT_TRUE(client.Next().has_value());
-  feed->Depart(client.participant(), Ended());
 }
 
 // I4: the bytes depend on spec and seed only.
@@ -115,8 +105,7 @@ TEST_P(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
 
 TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(50));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   uint64_t batches = 0;
   while (const auto batch = client.Next()) {
     ++batches;
@@ -124,15 +113,13 @@ TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {
   }
   EXPECT_EQ(batches, 2 * feed->sampler().batches_per_epoch());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   FeedSpec spec = Spec(8);
   spec.order = Order::kSequential;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18, 21}), 8);
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   WaitFor([&] { return client.state() == FeedState::kFailed; });
   for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(*feed, 0, b));
   EXPECT_FALSE(client.Next().has_value());
@@ -141,7 +128,6 @@ TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   EXPECT_THAT(text, HasSubstr("batch 2 of epoch 0"));
   EXPECT_EQ(feed->Snapshot().state, "failed");
   EXPECT_EQ(feed->Snapshot().bad_samples, 1U);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
@@ -151,8 +137,7 @@ TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
   std::set<uint64_t> bad = {0, 3, 7, 10};
   for (uint64_t id = 16; id < 24; ++id) bad.insert(id);  // the whole third batch
   const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   std::vector<std::vector<uint64_t>> got;
   while (const auto batch = client.Next()) {
     got.push_back(client.Ids(*batch));
@@ -163,7 +148,6 @@ TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
                      {1, 2, 4, 5, 6}, {8, 9, 11, 12, 13, 14, 15}, {}, {24, 25, 26, 27, 28, 29, 30, 31}}));
   EXPECT_EQ(feed->Snapshot().bad_samples, bad.size());
   EXPECT_THAT(feed->Snapshot().last_bad_samples.back().reason, HasSubstr("is bad"));
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
@@ -174,8 +158,7 @@ TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
   for (const OnBadSample choice : {OnBadSample::kSkip, OnBadSample::kZero}) {
     spec.on_bad_sample = choice;
     const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
-    PageClient client(*feed);
-    ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+    AttachedClient client(*feed, Sampler::Start{});
     uint64_t batches = 0;
     while (const auto batch = client.Next()) {
       ++batches;
@@ -188,7 +171,6 @@ TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
     EXPECT_THAT(text, HasSubstr(choice == OnBadSample::kSkip ? "on_bad_sample skip" : "on_bad_sample zero"));
     EXPECT_THAT(text, HasSubstr("no good sample"));
     EXPECT_THAT(text, HasSubstr("number 0"));
-    feed->Depart(client.participant(), Ended());
   }
 }
 
@@ -197,24 +179,20 @@ TEST_P(FeedTest, ZeroedSamplesKeepTheirPlace) {
   spec.order = Order::kSequential;
   spec.on_bad_sample = OnBadSample::kZero;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(4, std::set<uint64_t>{2}));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   const auto batch = client.Next();
   EXPECT_EQ(client.Ids(*batch), (std::vector<uint64_t>{0, 1, 0, 3}));
   EXPECT_EQ(feed->Snapshot().bad_samples, 1U);
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   feed->Drain();
   WaitFor([&] { return client.state() == FeedState::kDraining; });
   uint64_t b = 0;
   while (const auto batch = client.Next()) EXPECT_EQ(client.Ids(*batch), Expected(*feed, 0, b++));
   EXPECT_THAT(feed->Attach(client.participant()), StatusIs(Code::kUnavailable));
-  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
@@ -222,10 +200,8 @@ TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   spec.sharing = Sharing::kQueue;
   spec.group_size = 2;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(200), 4);
-  PageClient dies(*feed);
-  PageClient lives(*feed);
-  ASSERT_TRUE(feed->Attach(dies.participant()).ok());
-  ASSERT_TRUE(feed->Attach(lives.participant()).ok());
+  AttachedClient dies(*feed);
+  AttachedClient lives(*feed);
   ASSERT_TRUE(dies.Next().has_value());  // taken, never released
   feed->Depart(dies.participant(), Ended());
   std::vector<uint64_t> seen;
@@ -237,7 +213,6 @@ TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   std::vector<uint64_t> all(200);
   for (uint64_t i = 0; i < all.size(); ++i) all[i] = i;
   EXPECT_EQ(Sorted(seen), all);
-  feed->Depart(lives.participant(), Ended());
 }
 
 // After a restart of the daemon: each member comes back with the cursor behind the last batch it took, in any
@@ -246,11 +221,9 @@ TEST_P(FeedTest, QueueGoesBackForMembersThatWereBehind) {
   FeedSpec spec = Spec(10, 1);
   spec.sharing = Sharing::kQueue;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(200), 3);
-  std::vector<std::unique_ptr<PageClient>> members;
-  for (const uint64_t start : {12U, 9U, 4U, 6U, 15U}) {  // with 3 slots, batches 12 to 14 are lent by then
-    members.push_back(std::make_unique<PageClient>(*feed));
-    ASSERT_OK(feed->Attach(members.back()->From(Sampler::Start{0, start})));
-  }
+  std::vector<std::unique_ptr<AttachedClient>> members;
+  for (const uint64_t start : {12U, 9U, 4U, 6U, 15U})  // with 3 slots, batches 12 to 14 are lent by then
+    members.push_back(std::make_unique<AttachedClient>(*feed, Sampler::Start{0, start}));
   std::vector<uint64_t> batches;
   while (batches.size() < 16) {
     for (const auto& member : members) {
@@ -263,10 +236,7 @@ TEST_P(FeedTest, QueueGoesBackForMembersThatWereBehind) {
   }
   EXPECT_EQ(Sorted(batches),
             (std::vector<uint64_t>{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
-  for (const auto& member : members) {
-    EXPECT_FALSE(member->Next().has_value());
-    feed->Depart(member->participant(), Ended());
-  }
+  for (const auto& member : members) EXPECT_FALSE(member->Next().has_value());
 }
 
 TEST_P(FeedTest, TellsWhatEachSessionHas) {
@@ -274,10 +244,8 @@ TEST_P(FeedTest, TellsWhatEachSessionHas) {
   spec.sharing = Sharing::kBroadcast;
   spec.group_size = 2;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(1000), 3);
-  PageClient honest(*feed);
-  PageClient liar(*feed);
-  ASSERT_OK(feed->Attach(honest.participant()));
-  ASSERT_OK(feed->Attach(liar.participant()));
+  AttachedClient honest(*feed);
+  AttachedClient liar(*feed);
   for (int i = 0; i < 3; ++i) honest.Release(*honest.Next(), *feed);
   liar.words().slots[liar.Next()->slot].generation.store(99);
   feed->ReadReleases();
@@ -294,8 +262,7 @@ TEST_P(FeedTest, TellsWhatEachSessionHas) {
 TEST_P(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   for (uint64_t taken = 0; taken < 12; ++taken) {
     const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
-    PageClient client(*feed);
-    ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+    AttachedClient client(*feed, Sampler::Start{});
     for (uint64_t i = 0; i < taken; ++i) {
       const auto batch = client.Next();
       if (i % 3 != 0 || i + 3 < taken) client.Release(*batch, *feed);
@@ -310,8 +277,7 @@ TEST_P(FeedTest, DetachAtAnyPointGivesEverythingBack) {
 
 TEST_P(FeedTest, SnapshotAddsUp) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(50));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
+  AttachedClient client(*feed, Sampler::Start{});
   while (const auto batch = client.Next()) client.Release(*batch, *feed);
   const FeedSnapshot snapshot = feed->Snapshot();
   EXPECT_EQ(snapshot.batches, 7U);
@@ -320,7 +286,6 @@ TEST_P(FeedTest, SnapshotAddsUp) {
   EXPECT_EQ(snapshot.state, "ended");
   EXPECT_GT(snapshot.running_ns, 0U);
   EXPECT_LE(snapshot.full_ns, snapshot.running_ns);
-  feed->Depart(client.participant(), Ended());
 }
 
 PF_OVER_ALL_PRODUCERS(FeedTest);

@@ -18,10 +18,10 @@
 
 namespace pinfeed {
 
-// What a client process would do with its pages, step by step.
+// What a client process would do with its pages, step by step. Its process ends with it.
 class PageClient {
  public:
-  explicit PageClient(const Feed& feed)
+  explicit PageClient(Feed& feed)
       : feed_(feed),
         publish_(std::move(Mapping::Map(participant_.pages->publish_fd(), kPublishPageBytes,
                                         Access::kReadOnly, false))
@@ -31,6 +31,11 @@ class PageClient {
                      .value()),
         arena_(std::move(Mapping::Map(feed.arena().fd(), feed.arena().bytes(), Access::kReadOnly, false))
                    .value()) {}
+  ~PageClient() {
+    if (participant_.role != Participant::Role::kNone) feed_.Depart(participant_, {});
+  }
+  PageClient(const PageClient&) = delete;
+  PageClient& operator=(const PageClient&) = delete;
 
   Participant& participant() { return participant_; }
   // The same, which wants batches from `start` on.
@@ -100,12 +105,21 @@ class PageClient {
     }
   };
 
-  const Feed& feed_;
+  Feed& feed_;
   WithPages participant_{feed_};
   Mapping publish_;
   Mapping release_;
   Mapping arena_;
   uint64_t taken_ = 0;
+};
+
+// One that is a member from the start. `start`: its first batch, see Participant.
+class AttachedClient final : public PageClient {
+ public:
+  explicit AttachedClient(Feed& feed, std::optional<Sampler::Start> start = std::nullopt) : PageClient(feed) {
+    const Status attached = feed.Attach(From(start));
+    PF_CHECK(attached.ok(), attached.message());
+  }
 };
 
 }  // namespace pinfeed

@@ -161,8 +161,7 @@ TEST_F(BatcherConnectionsTest, AConsumerHasOneSlotWhichIsAllocated) {
 }
 
 TEST_F(BatcherConnectionsTest, AnAnswerThatIsTooLongFailsItsRequestAlone) {
-  PageClient client(feed());
-  ASSERT_OK(feed().Attach(client.participant()));
+  AttachedClient client(feed());
   std::atomic<bool> over{false};
   const Line consumer = Join(/*consumer=*/true);
   std::thread serves([&] { Serve(consumer, client, over, 1 << 30); });
@@ -182,14 +181,13 @@ TEST_F(BatcherConnectionsTest, AnAnswerThatIsTooLongFailsItsRequestAlone) {
   }
   over = true;
   serves.join();
-  feed().Depart(client.participant(), Ended());
 }
 
 TEST_F(BatcherConnectionsTest, EachRequestIsAnsweredWhileConsumersHangAndEnd) {
   // The first hangs with a batch that it asked for, the second ends, the third stays.
   constexpr std::array<int, 3> kMost = {20, 40, 1 << 30};
-  std::array<PageClient, 3> clients{PageClient(feed()), PageClient(feed()), PageClient(feed())};
-  for (PageClient& client : clients) ASSERT_OK(feed().Attach(client.participant()));
+  std::array<AttachedClient, 3> clients{AttachedClient(feed()), AttachedClient(feed()),
+                                        AttachedClient(feed())};
   std::atomic<bool> over{false};
   std::vector<std::thread> threads;
   std::array<Line, 3> lines;
@@ -210,7 +208,6 @@ TEST_F(BatcherConnectionsTest, EachRequestIsAnsweredWhileConsumersHangAndEnd) {
   EXPECT_EQ(counts.requests, static_cast<uint64_t>(kClients * kRequests));
   EXPECT_EQ(counts.ends[static_cast<size_t>(RequestEnd::kAnswered)], counts.requests);
   WaitFor([&] { return queue().counts().consumers.size() == 2; });
-  for (PageClient& client : clients) feed().Depart(client.participant(), Ended());
 }
 
 }  // namespace

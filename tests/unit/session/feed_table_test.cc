@@ -108,10 +108,8 @@ TEST_F(FeedTableTest, AFeedWhoseWorkersHangHoldsUpTheEndOfNoOther) {
   {
     ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> session, table_.Join(1000, Spec(8), make_hanging));
     hanging_bytes = session->feed->arena().bytes();
-    PageClient client(*session->feed);
-    ASSERT_OK(session->feed->Attach(client.participant()));
+    AttachedClient client(*session->feed);
     reading.get_future().wait();
-    session->feed->Depart(client.participant(), Ended());
   }
   for (int i = 0; i < 3; ++i) EXPECT_OK(Join(1000, Spec(8)));
   WaitFor([&] { return pool_.used_bytes() == hanging_bytes; });
@@ -145,12 +143,10 @@ TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
   uint64_t batches = 0;
   {
     ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> session, Join(1000, Spec(8)));
-    PageClient client(*session->feed);
-    ASSERT_OK(session->feed->Attach(client.participant()));
+    AttachedClient client(*session->feed);
     for (int i = 0; i < 5; ++i) client.Release(*client.Next(), *session->feed);
     batches = table_.Snapshot().totals.batches;
     EXPECT_GE(batches, 5U);
-    session->feed->Depart(client.participant(), Ended());
   }
   AwaitReclaim();
   const FeedTable::View after = table_.Snapshot();

@@ -46,7 +46,6 @@ TEST_F(FeedTraceTest, EveryBatchIsReadThenPublishedThenLent) {
   Drain(*feed, client);
   feed->ObserveForTrace(true);
   Take(recording);
-  feed->Depart(client.participant(), Ended());
 
   std::map<uint64_t, std::map<SpanKind, TraceSpan>> batches;
   for (const TraceSpan& span : spans_) {
@@ -72,8 +71,7 @@ TEST_F(FeedTraceTest, EveryBatchIsReadThenPublishedThenLent) {
 
 TEST_F(FeedTraceTest, OffMeansNoSpans) {
   const auto feed = Make(Spec(10, 1), std::make_shared<NumberDataset>(100));
-  PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.participant()).ok());
+  AttachedClient client(*feed);
   Drain(*feed, client);
   feed->ObserveForTrace(true);
   feed->Depart(client.participant(), Ended());
@@ -119,7 +117,6 @@ TEST_F(FeedTraceTest, WaitsAndStepsComeFromTheClientsWords) {
   feed->ObserveForTrace(false);
   feed->ObserveForTrace(true);
   Take(recording);
-  feed->Depart(client.participant(), Ended());
 
   const std::vector<TraceSpan> waits = Of(SpanKind::kWait);
   ASSERT_EQ(waits.size(), 1U);
@@ -158,7 +155,6 @@ TEST_F(FeedTraceTest, WordsThatCannotBeTrueAreNotDrawn) {
   feed->ObserveForTrace(true);
   const uint64_t ended = TraceClockNs();
   Take(recording);
-  feed->Depart(client.participant(), Ended());
   for (const TraceSpan& span : spans_) {
     EXPECT_GE(span.begin_ns, began);
     EXPECT_LE(span.begin_ns, span.end_ns);
