@@ -66,9 +66,12 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual const DatasetInfo& info() const = 0;
 
-  // Reads a kTensor field. Preconditions: id < info().samples; field is a kTensor field; out.size() is its
-  // SampleBytes().
-  virtual Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const = 0;
+  // Reads a kTensor field, if there is one. Preconditions: id < info().samples; field is a kTensor field;
+  // out.size() is its SampleBytes().
+  virtual Status ReadTensor(uint64_t /*id*/, size_t /*field*/, std::span<std::byte> /*out*/) const {
+    PF_CHECK(false, "the dataset has no tensor fields");
+    return OkStatus();
+  }
 
   // Reads all fields of a sample, if all are kTensor: field f into buffers[f]. Preconditions as in
   // ReadTensor. A format whose fields come from the same bytes overrides this to read them once.
@@ -79,9 +82,12 @@ class Dataset {
   }
 
   // Reads a field whose size differs between samples: the file of a kEncodedImage field, or the rows of a
-  // kRagged one. Resizes `out`; callers that pass the same vector again save allocations. Preconditions: id <
-  // info().samples; the field is of one of these kinds.
-  virtual Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
+  // kRagged one, if there is one. Resizes `out`; callers that pass the same vector again save allocations.
+  // Preconditions: id < info().samples; the field is of one of these kinds.
+  virtual Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const {
+    PF_CHECK(false, "the dataset has no fields whose size differs");
+    return OkStatus();
+  }
 
   // Opens the file that ReadBytes would read, for a caller that may not need its bytes. Null if the image is
   // in no file of its own. Precondition: field is a kEncodedImage field.

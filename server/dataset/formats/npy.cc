@@ -130,11 +130,6 @@ class NpyDataset final : public Dataset {
     return OkStatus();
   }
 
-  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    PF_CHECK(false, "npy has no encoded fields");
-    return OkStatus();
-  }
-
   // Of Fortran order nothing: its samples are spread over the whole file.
   Prefetched Prefetch(uint64_t id, uint64_t count, size_t field) const override {
     const ArrayFile& array = arrays_[field];

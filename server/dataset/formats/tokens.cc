@@ -86,11 +86,6 @@ class Tokens final : public Dataset {
     return ReadSample(id, buffers[0], buffers[1]);
   }
 
-  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    PF_CHECK(false, "tokens has no encoded fields");
-    return OkStatus();
-  }
-
   // x and y are the same tokens but for one.
   Prefetched Prefetch(uint64_t id, uint64_t count, size_t field) const override {
     if (field != 0) return {};

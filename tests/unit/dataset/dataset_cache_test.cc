@@ -361,8 +361,6 @@ class AskingDataset final : public Dataset {
   explicit AskingDataset(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
   ~AskingDataset() override { at_end_(); }
   const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return OkStatus(); }
-  Status ReadBytes(uint64_t, size_t, std::vector<std::byte>&) const override { return OkStatus(); }
   std::string Describe(uint64_t) const override { return ""; }
 
  private:

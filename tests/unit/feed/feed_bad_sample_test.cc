@@ -44,9 +44,6 @@ class MaskedDataset final : public Dataset {
     }
     return OkStatus();
   }
-  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    return Internal("there are no encoded images");
-  }
   std::string Describe(uint64_t id) const override { return "sample " + std::to_string(id); }
 
  private:

@@ -8,21 +8,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // Numbers from storage that does not answer for some of them.
-class FarNumbers final : public Dataset {
+class FarNumbers final : public NumberDataset {
  public:
-  explicit FarNumbers(uint64_t far) : far_(far) {}
-  const DatasetInfo& info() const override { return near_.info(); }
+  explicit FarNumbers(uint64_t far) : NumberDataset(1000), far_(far) {}
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     if (id == far_) return Unavailable("read number " + std::to_string(id) + ": no answer");
-    return near_.ReadTensor(id, field, out);
+    return NumberDataset::ReadTensor(id, field, out);
   }
-  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return near_.ReadBytes(id, field, out);
-  }
-  std::string Describe(uint64_t id) const override { return near_.Describe(id); }
 
  private:
-  const NumberDataset near_{1000};
   const uint64_t far_;
 };
 

@@ -14,14 +14,11 @@ namespace pinfeed {
 namespace {
 
 // A disk, and its page cache: a read of a sample that nobody asked for ahead is slow.
-class ColdDataset final : public Dataset {
+class ColdDataset final : public NumberDataset {
  public:
-  struct Behaviour {
-    std::function<void()> before_prefetch = nullptr;
-  };
-  ColdDataset(uint64_t samples, Behaviour behaviour) : numbers_(samples), behaviour_(std::move(behaviour)) {}
+  explicit ColdDataset(uint64_t samples, std::function<void()> before_prefetch = nullptr)
+      : NumberDataset(samples), before_prefetch_(std::move(before_prefetch)) {}
 
-  const DatasetInfo& info() const override { return numbers_.info(); }
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     bool slow = false;
     {
@@ -29,13 +26,10 @@ class ColdDataset final : public Dataset {
       slow = !asked_.contains(id);
     }
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(300));
-    return numbers_.ReadTensor(id, field, out);
-  }
-  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return numbers_.ReadBytes(id, field, out);
+    return NumberDataset::ReadTensor(id, field, out);
   }
   Prefetched Prefetch(uint64_t id, uint64_t count, size_t /*field*/) const override {
-    if (behaviour_.before_prefetch) behaviour_.before_prefetch();
+    if (before_prefetch_) before_prefetch_();
     const MutexLock lock(mutex_);
     for (uint64_t i = id; i < id + count; ++i) {
       twice_ = twice_ || asked_.contains(i);
@@ -43,7 +37,6 @@ class ColdDataset final : public Dataset {
     }
     return {count * 512, false};
   }
-  std::string Describe(uint64_t id) const override { return numbers_.Describe(id); }
 
   size_t asked() const {
     const MutexLock lock(mutex_);
@@ -55,8 +48,7 @@ class ColdDataset final : public Dataset {
   }
 
  private:
-  const NumberDataset numbers_;
-  const Behaviour behaviour_;
+  const std::function<void()> before_prefetch_;
   mutable Mutex mutex_;
   mutable std::set<uint64_t> asked_ PF_GUARDED_BY(mutex_);
   mutable bool twice_ PF_GUARDED_BY(mutex_) = false;
@@ -90,7 +82,7 @@ class FeedReadAheadTest : public FeedTest {
 };
 
 TEST_F(FeedReadAheadTest, ReadsWhatComesNextOnce) {
-  const auto dataset = std::make_shared<ColdDataset>(4000, ColdDataset::Behaviour{});
+  const auto dataset = std::make_shared<ColdDataset>(4000);
   Run(dataset, 50);
   EndFeeds();
   EXPECT_GT(dataset->asked(), 1000U);
@@ -103,10 +95,10 @@ TEST_F(FeedReadAheadTest, ReadsWhatComesNextOnce) {
 TEST_F(FeedReadAheadTest, AReaderThatHangsHoldsUpNeitherABatchNorTheEnd) {
   std::latch go(1);
   std::atomic<uint32_t> hung{0};
-  const auto dataset = std::make_shared<ColdDataset>(1000, ColdDataset::Behaviour{.before_prefetch = [&] {
-                                                       hung.fetch_add(1);
-                                                       go.wait();
-                                                     }});
+  const auto dataset = std::make_shared<ColdDataset>(1000, [&] {
+    hung.fetch_add(1);
+    go.wait();
+  });
   Run(dataset, 50);
   const std::shared_ptr<const FeedShare> share = feeds_.back()->share();
   EndFeeds();

@@ -18,7 +18,7 @@ namespace pinfeed {
 
 // Sample i is kNumbers times the value i; the samples in `bad` cannot be read. `before_read` runs in the
 // worker before each read.
-class NumberDataset final : public Dataset {
+class NumberDataset : public Dataset {
  public:
   static constexpr int64_t kNumbers = 64;
   explicit NumberDataset(uint64_t samples, std::set<uint64_t> bad = {},
@@ -37,9 +37,6 @@ class NumberDataset final : public Dataset {
     auto* numbers = reinterpret_cast<int64_t*>(out.data());
     std::fill(numbers, numbers + kNumbers, static_cast<int64_t>(id));
     return OkStatus();
-  }
-  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    return Internal("numbers are no images");
   }
   std::string Describe(uint64_t id) const override { return "number " + std::to_string(id); }
 

@@ -58,7 +58,6 @@ class PictureDataset final : public Dataset {
   std::set<uint64_t> damaged;
 
   const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return DataLoss("no tensor"); }
   Status ReadBytes(uint64_t id, size_t, std::vector<std::byte>& out) const override {
     out = Picture(id);
     return OkStatus();

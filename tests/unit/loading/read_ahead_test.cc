@@ -18,21 +18,14 @@ namespace pinfeed {
 namespace {
 
 // Records what is asked for ahead.
-class AskedDataset final : public Dataset {
+class AskedDataset final : public NumberDataset {
  public:
-  explicit AskedDataset(uint64_t samples) : numbers_(samples) {}
+  explicit AskedDataset(uint64_t samples) : NumberDataset(samples) {}
 
   uint64_t sample_bytes = ReadAhead::kWindowBytes / 16;
   std::function<void()> before_prefetch;
   std::atomic<bool> cached{false};
 
-  const DatasetInfo& info() const override { return numbers_.info(); }
-  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    return numbers_.ReadTensor(id, field, out);
-  }
-  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return numbers_.ReadBytes(id, field, out);
-  }
   Prefetched Prefetch(uint64_t id, uint64_t count, size_t /*field*/) const override {
     if (before_prefetch) before_prefetch();
     const MutexLock lock(mutex_);
@@ -40,7 +33,6 @@ class AskedDataset final : public Dataset {
     ++calls_;
     return {count * sample_bytes, cached};
   }
-  std::string Describe(uint64_t id) const override { return numbers_.Describe(id); }
 
   std::vector<uint64_t> asked() const {
     const MutexLock lock(mutex_);
@@ -52,7 +44,6 @@ class AskedDataset final : public Dataset {
   }
 
  private:
-  const NumberDataset numbers_;
   mutable Mutex mutex_;
   mutable std::vector<uint64_t> asked_ PF_GUARDED_BY(mutex_);
   mutable size_t calls_ PF_GUARDED_BY(mutex_) = 0;

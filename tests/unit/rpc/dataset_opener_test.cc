@@ -75,8 +75,6 @@ class SlowToClose final : public Dataset {
     gate_.wait();
   }
   const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return OkStatus(); }
-  Status ReadBytes(uint64_t, size_t, std::vector<std::byte>&) const override { return OkStatus(); }
   std::string Describe(uint64_t) const override { return ""; }
 
  private:

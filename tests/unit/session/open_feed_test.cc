@@ -102,9 +102,6 @@ class TextDataset final : public Dataset {
     info_.fields = {{{"text", DType::kUint8, {int64_t{1} << 20}}, FieldKind::kRagged}};
   }
   const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override {
-    return Internal("a text is no tensor");
-  }
   Status ReadBytes(uint64_t, size_t, std::vector<std::byte>& out) const override {
     out.assign(3, std::byte{'a'});
     return OkStatus();
