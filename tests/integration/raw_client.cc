@@ -6,16 +6,18 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <span>
+#include <utility>
+
+#include "common/os/socket_message.h"
 
 namespace pinfeed {
 namespace {
 
 constexpr int kWaitMs = 30'000;
-constexpr size_t kMaxFds = 16;
 
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -65,23 +67,9 @@ RawLifeline::RawLifeline(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_S
 }
 
 bool RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& fds) const {
-  iovec data{const_cast<void*>(bytes), size};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-  if (sent < 0 && errno == EPERM && !fds.empty()) return false;
-  PF_CHECK(sent == static_cast<ssize_t>(size), "send to the lifeline");
+  const int error = SendSocketMessage(fd_.get(), {static_cast<const std::byte*>(bytes), size}, fds);
+  if (error == EPERM && !fds.empty()) return false;
+  PF_CHECK(error == 0, "send to the lifeline");
   return true;
 }
 
@@ -104,22 +92,9 @@ Welcome RawLifeline::Receive() const {
     out.hung_up = true;
     return out;
   }
-  iovec data{&out.frame, sizeof out.frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t bytes = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
-  out.hung_up = bytes <= 0;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      out.fds.emplace_back(fd);
-    }
-  }
+  SocketMessage message = ReceiveSocketMessage(fd_.get(), std::as_writable_bytes(std::span(&out.frame, 1)));
+  out.hung_up = message.error != 0 || message.bytes == 0;
+  out.fds = std::move(message.fds);
   return out;
 }
 

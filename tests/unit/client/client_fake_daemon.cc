@@ -7,9 +7,11 @@
 #include <sys/un.h>
 
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/os/futex.h"
+#include "common/os/socket_message.h"
 
 namespace pinfeed {
 namespace {
@@ -49,21 +51,7 @@ UniqueFd ListenForLifelines(const std::string& path) {
 }
 
 void SendFrame(int peer, const LifelineFrame& frame, const std::vector<int>& fds) {
-  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  iovec data{const_cast<LifelineFrame*>(&frame), sizeof(frame)};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  PF_CHECK(::sendmsg(peer, &message, MSG_NOSIGNAL) == sizeof(frame), "send a frame");
+  PF_CHECK(SendSocketMessage(peer, std::as_bytes(std::span(&frame, 1)), fds) == 0, "send a frame");
 }
 
 void FakeSession::Publish(const std::function<void(BatchDescriptor&)>& edit) {

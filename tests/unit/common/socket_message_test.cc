@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
 
 #include "tests/support/testing.h"
@@ -26,21 +25,7 @@ class SocketMessageTest : public ::testing::Test {
   void Send(const std::string& text, size_t count) const {
     const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const std::vector<int> fds(count, null.get());
-    iovec data{const_cast<char*>(text.data()), text.size()};
-    std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    if (count > 0) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(count * sizeof(int));
-      std::memcpy(CMSG_DATA(header), fds.data(), count * sizeof(int));
-    }
-    ASSERT_EQ(::sendmsg(there_.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+    ASSERT_EQ(SendSocketMessage(there_.get(), std::as_bytes(std::span(text)), fds), 0);
   }
   SocketMessage Receive() {
     return ReceiveSocketMessage(here_.get(), std::as_writable_bytes(std::span(text_)));
