@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
 #include "common/base/byte_size.h"
+#include "common/base/parse_number.h"
 #include "common/base/unique_handle.h"
 #include "common/os/tcp_address.h"
 #include "pinfeed/pinfeed.hpp"
@@ -122,9 +122,7 @@ void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
       ->required()
       ->type_name("SESSION")
       ->check([](const std::string& text) -> std::string {
-        uint64_t number = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        if (error == std::errc() && end == text.data() + text.size() && number > 0) return {};
+        if (ParseNumber<uint64_t>(text).value_or(0) > 0) return {};
         return Printable(text) + " is not a session number; see the column SESSION of `pinfeed status`";
       });
   evict->add_option("--reason", *reason, "shown to the trainer and in the daemon's log")->type_name("TEXT");

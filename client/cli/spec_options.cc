@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "client/cli/command.h"
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "common/spec/feed_spec.h"
 
@@ -84,10 +84,8 @@ void AddDecode(const std::string& given, Json& spec) {
   const std::string mode = given.substr(0, given.find(':'));
   uint32_t share = 0;
   if (mode != given) {
-    const char* const begin = given.data() + mode.size() + 1;
-    const char* const end = given.data() + given.size();
-    const auto [behind, error] = std::from_chars(begin, end, share);
-    if (error != std::errc() || behind != end || share < 1 || share > kWholeShare) share = UINT32_MAX;
+    share = ParseNumber<uint32_t>(given.substr(mode.size() + 1)).value_or(0);
+    if (share < 1 || share > kWholeShare) share = UINT32_MAX;
   }
   if ((mode != "auto" && given != "gpu") || share == UINT32_MAX) {
     throw UsageError("--decode " + QuotePath(given) +

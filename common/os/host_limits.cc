@@ -14,25 +14,19 @@
 #include <sstream>
 #include <vector>
 
+#include "common/base/parse_number.h"
+
 namespace pinfeed {
 namespace {
 
 constexpr const char* kCgroupRoot = "/sys/fs/cgroup";
 
-std::optional<std::string> ReadWord(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  return word;
-}
-
 // Empty for "max", "-1", a missing file, or anything else that is not a number.
 std::optional<uint64_t> ReadNumber(const std::string& path) {
-  const std::optional<std::string> word = ReadWord(path);
-  if (!word || word->empty() || word->find_first_not_of("0123456789") != std::string::npos ||
-      word->size() > 19)
-    return std::nullopt;
-  return std::stoull(*word);
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return ParseNumber<uint64_t>(word);
 }
 
 // The directories of this process's control groups and their ancestors, for v2 (`controller` empty) or a v1

@@ -7,8 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <memory>
+
+#include "common/base/parse_number.h"
 
 namespace pinfeed {
 namespace {
@@ -35,10 +36,7 @@ bool IsTcpAddress(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0 || text.find_first_of(kInNoAddress) != text.npos)
     return false;
   const std::string_view host = text.substr(0, colon);
-  const std::string_view port = text.substr(colon + 1);
-  uint16_t number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (error != std::errc{} || end != port.data() + port.size()) return false;
+  if (!ParseNumber<uint16_t>(text.substr(colon + 1))) return false;
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   return bracketed || host.find_first_of(":[]") == std::string_view::npos;
 }

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
 #include "common/wire/shared_page.h"
@@ -59,12 +59,11 @@ Status SetAllowedUids(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(const std::vector<std::string> items, value.AsStrings());
   AllowedUids allowed;
   for (const std::string& item : items) {
-    uint32_t uid = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), uid);
+    const std::optional<uint32_t> uid = ParseNumber<uint32_t>(item);
     if (item == "*") {
       allowed.any = true;
-    } else if (error == std::errc{} && end == item.data() + item.size() && uid != UINT32_MAX) {
-      allowed.uids.insert(uid);
+    } else if (uid && *uid != UINT32_MAX) {
+      allowed.uids.insert(*uid);
     } else {
       return InvalidArgument("expected numeric user ids or \"*\", found " + QuotePath(item));
     }

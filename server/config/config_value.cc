@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <charconv>
 #include <cmath>
+#include <optional>
 
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "server/config/config_keys.h"
 
 namespace pinfeed {
 namespace {
-
-template <typename T>
-bool ParseWhole(std::string_view text, T* out, int base = 10) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
-  return error == std::errc{} && end == text.data() + text.size();
-}
-
-bool ParseWhole(std::string_view text, double* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc{} && end == text.data() + text.size() && std::isfinite(*out);
-}
 
 std::string_view Trim(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
@@ -30,7 +20,9 @@ bool SplitUnit(std::string_view text, double* number, std::string_view* unit) {
   text = Trim(text);
   const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   *unit = Trim(text.substr(digits));
-  return ParseWhole(text.substr(0, digits), number);
+  const std::optional<double> parsed = ParseNumber<double>(text.substr(0, digits));
+  *number = parsed.value_or(0);
+  return parsed.has_value();
 }
 
 struct Unit {
@@ -80,7 +72,9 @@ Result<uint64_t> ConfigValue::AsUint(uint64_t min, uint64_t max) const {
   const std::string expected = "an integer from " + std::to_string(min) + " to " + std::to_string(max);
   uint64_t value = 0;
   if (const auto* text = std::get_if<std::string>(&storage_); text != nullptr && text_) {
-    if (!ParseWhole(*text, &value)) return Expected(expected);
+    const std::optional<uint64_t> parsed = ParseNumber<uint64_t>(*text);
+    if (!parsed) return Expected(expected);
+    value = *parsed;
   } else if (const auto* integer = std::get_if<int64_t>(&storage_); integer != nullptr && *integer >= 0) {
     value = static_cast<uint64_t>(*integer);
   } else {
@@ -119,13 +113,12 @@ Result<std::vector<std::string>> ConfigValue::AsStrings() const {
 }
 
 Result<uint32_t> ConfigValue::AsMode() const {
-  uint32_t mode = 0;
   if (const auto* text = std::get_if<std::string>(&storage_)) {
     std::string_view digits = *text;
     if (digits.starts_with("0o")) digits.remove_prefix(2);  // octal prefix of TOML and Python
-    if (!ParseWhole(digits, &mode, 8) || mode > 0777)
-      return Expected("permission bits in octal, such as 0660 or 0o660");
-    return mode;
+    const std::optional<uint32_t> mode = ParseNumber<uint32_t>(digits, 8);
+    if (!mode || *mode > 0777) return Expected("permission bits in octal, such as 0660 or 0o660");
+    return *mode;
   }
   const auto* integer = std::get_if<int64_t>(&storage_);
   if (integer == nullptr || !octal_ || *integer < 0 || *integer > 0777)

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <vector>
 
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "common/base/unique_handle.h"
 #include "common/os/host_limits.h"
@@ -64,9 +64,7 @@ Result<uint64_t> CacheBytes(const MemorySize& size, uint64_t pool_bytes) {
 
 Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   if (group.empty()) return std::optional<gid_t>();
-  gid_t number = 0;
-  const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), number);
-  if (error == std::errc{} && end == group.data() + group.size()) return std::optional<gid_t>(number);
+  if (const std::optional<gid_t> number = ParseNumber<gid_t>(group)) return number;
   std::vector<char> buffer(1 << 16);
   struct group entry {};
   struct group* found = nullptr;

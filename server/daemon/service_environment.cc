@@ -7,14 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 
 namespace pinfeed {
@@ -27,15 +26,8 @@ std::optional<std::string> Variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-std::optional<int64_t> Number(const std::string& text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 bool IsThisProcess(const std::optional<std::string>& pid) {
-  return pid.has_value() && Number(*pid) == ::getpid();
+  return pid.has_value() && ParseNumber<int64_t>(*pid) == ::getpid();
 }
 
 std::vector<std::string> SplitNames(const std::string& text) {
@@ -63,7 +55,7 @@ Result<std::vector<std::pair<std::string, UniqueFd>>> TakePassedSockets() {
   for (const char* name : {"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"}) ::unsetenv(name);
   std::vector<std::pair<std::string, UniqueFd>> sockets;
   if (!IsThisProcess(pid) || !count_text.has_value()) return sockets;
-  const std::optional<int64_t> count = Number(*count_text);
+  const std::optional<int64_t> count = ParseNumber<int64_t>(*count_text);
   if (!count || *count < 0 || *count > std::numeric_limits<int>::max() - kFirstPassed)
     return Faulty("LISTEN_FDS", *count_text, "which is no number of descriptors");
   const std::vector<std::string> names = SplitNames(names_text.value_or(""));
@@ -84,7 +76,7 @@ std::chrono::microseconds WatchdogInterval() {
   const std::optional<std::string> pid = Variable("WATCHDOG_PID");
   const std::optional<std::string> interval = Variable("WATCHDOG_USEC");
   if (!interval.has_value() || (pid.has_value() && !IsThisProcess(pid))) return {};
-  return std::chrono::microseconds(std::max<int64_t>(Number(*interval).value_or(0), 0));
+  return std::chrono::microseconds(std::max<int64_t>(ParseNumber<int64_t>(*interval).value_or(0), 0));
 }
 
 std::string CacheDirectory() {

@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#include "common/base/parse_number.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
@@ -24,9 +25,7 @@ int DescriptorOf(std::string_view grpc_peer) {
   constexpr std::string_view kPrefix = "fd:";
   if (grpc_peer.substr(0, kPrefix.size()) != kPrefix) return -1;
   grpc_peer.remove_prefix(kPrefix.size());
-  int fd = -1;
-  const auto [end, error] = std::from_chars(grpc_peer.data(), grpc_peer.data() + grpc_peer.size(), fd);
-  return error == std::errc{} && end == grpc_peer.data() + grpc_peer.size() ? fd : -1;
+  return ParseNumber<int>(grpc_peer).value_or(-1);
 }
 
 }  // namespace

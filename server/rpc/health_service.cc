@@ -3,13 +3,13 @@
 
 #include <grpcpp/alarm.h>
 
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
 
@@ -21,12 +21,9 @@ constexpr std::string_view kFeedPrefix = "pinfeed.feed.";
 
 // Parses N of "pinfeed.feed.N", in canonical form only.
 std::optional<uint64_t> FeedNumber(const std::string& name) {
-  if (name.compare(0, kFeedPrefix.size(), kFeedPrefix) != 0) return std::nullopt;
-  uint64_t number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + kFeedPrefix.size(), end, number);
-  if (error != std::errc() || rest != end || name[kFeedPrefix.size()] == '0') return std::nullopt;
-  return number;
+  if (!name.starts_with(kFeedPrefix)) return std::nullopt;
+  const std::string_view number = std::string_view(name).substr(kFeedPrefix.size());
+  return number.starts_with('0') ? std::nullopt : ParseNumber<uint64_t>(number);
 }
 
 }  // namespace
