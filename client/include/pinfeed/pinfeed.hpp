@@ -191,9 +191,9 @@ class Batch {
 };
 
 struct FeedOptions {
-  std::string address;      // empty: $PINFEED_ADDRESS, or else /run/pinfeed/pinfeed.sock
-  std::string cursor_json;  // from Feed::Cursor, to resume; empty: from the start
-  std::string client_name;  // empty: the process name
+  std::string address = {};      // empty: $PINFEED_ADDRESS, or else /run/pinfeed/pinfeed.sock
+  std::string cursor_json = {};  // from Feed::Cursor, to resume; empty: from the start
+  std::string client_name = {};  // empty: the process name
   std::chrono::milliseconds open_timeout{10'000};        // for the daemon's answer, or its successor's
   std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: no limit
   // The CUDA ordinal of the GPU that gets the batches; -1: host memory. See pf_open_options.

@@ -38,6 +38,21 @@ void AddTensor(v1::OpenFeedResponse* response, const char* name, v1::DType dtype
 
 }  // namespace
 
+void OfferHandle(v1::OpenFeedResponse& offer, size_t handle_bytes) {
+  v1::ArenaOffer& arena = *offer.mutable_arena();
+  arena.set_backend(v1::FeedSpec::CUDA_IPC);
+  arena.set_id(std::string(16, 'i'));
+  arena.set_bytes(arena.bytes() + 4096);
+  arena.set_cuda_ipc_handle(std::string(handle_bytes, 'h'));
+  for (int i = 0; i < offer.tensors_size(); ++i) {
+    v1::OutputTensor& output = *offer.add_outputs();
+    output.set_name(offer.tensors(i).name());
+    output.set_dtype(offer.tensors(i).dtype());
+    *output.mutable_shape() = offer.tensors(i).shape();
+    output.set_tensor(static_cast<uint32_t>(i));
+  }
+}
+
 UniqueFd ListenForLifelines(const std::string& path) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};

@@ -25,6 +25,8 @@ namespace pinfeed {
 // What the tests ask a fake daemon for.
 inline constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
 
+// Offers the same arena as memory of a GPU, by a handle of cuda-ipc.
+void OfferHandle(v1::OpenFeedResponse& offer, size_t handle_bytes = 64);
 // A listening socket for lifelines at the path.
 UniqueFd ListenForLifelines(const std::string& path);
 // Sends one frame with these descriptors.

@@ -12,10 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "pinfeed/pinfeed.hpp"
-#include "tests/support/log_capture.h"
-#include "tests/support/testing.h"
-#include "tests/unit/client/client_fake_daemon.h"
+#include "tests/unit/client/served_feed.h"
 
 namespace pinfeed {
 namespace {
@@ -26,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+// Daemons that come, go and refuse as the test has it.
 class ClientFeedTest : public ::testing::Test {
  protected:
   FeedOptions Options() const {
@@ -50,13 +48,10 @@ pf_result NextCode(Feed& feed, int64_t timeout_ms = 0) {
   return result;
 }
 
-TEST_F(ClientFeedTest, BatchesComeInOrderWithTheirTensors) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
+TEST_F(ServedFeedTest, BatchesComeInOrderWithTheirTensors) {
   for (uint64_t i = 0; i < 200; ++i) {  // past the end of the descriptor ring
-    session.Publish([&](BatchDescriptor& batch) { batch.samples = 1 + i % 4; });
-    const Batch batch = *feed.Next();
+    session_.Publish([&](BatchDescriptor& batch) { batch.samples = 1 + i % 4; });
+    const Batch batch = *feed_.Next();
     EXPECT_EQ(batch.index(), i);
     EXPECT_EQ(batch.samples(), 1 + i % 4);
     const TensorView image = batch["image"];
@@ -68,84 +63,72 @@ TEST_F(ClientFeedTest, BatchesComeInOrderWithTheirTensors) {
     EXPECT_EQ(image.data_as<uint8_t>()[5], i & 0xff);
     EXPECT_EQ(static_cast<std::byte*>(batch[1].data()) - static_cast<std::byte*>(image.data()), 512);
   }
-  EXPECT_EQ(session.release_page().taken.load(), 200U);
+  EXPECT_EQ(session_.release_page().taken.load(), 200U);
 }
 
-TEST_F(ClientFeedTest, ReleaseStoresTheGenerationAndRingsOnlyForAStarvedDaemon) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  session.Publish([](BatchDescriptor& batch) { batch.generation = 77; });
-  session.Publish();
+TEST_F(ServedFeedTest, ReleaseStoresTheGenerationAndRingsOnlyForAStarvedDaemon) {
+  session_.Publish([](BatchDescriptor& batch) { batch.generation = 77; });
+  session_.Publish();
   {
-    const Batch batch = *feed.Next();
-    EXPECT_EQ(session.Released(0), 0U);
+    const Batch batch = *feed_.Next();
+    EXPECT_EQ(session_.Released(0), 0U);
   }
-  EXPECT_EQ(session.Released(0), 77U);
-  EXPECT_EQ(session.Rings(), 0U);
-  session.page().starved.store(1);
-  feed.Next()->Release();
-  EXPECT_EQ(session.Released(1), 2U);
-  EXPECT_EQ(session.Rings(), 1U);
+  EXPECT_EQ(session_.Released(0), 77U);
+  EXPECT_EQ(session_.Rings(), 0U);
+  session_.page().starved.store(1);
+  feed_.Next()->Release();
+  EXPECT_EQ(session_.Released(1), 2U);
+  EXPECT_EQ(session_.Rings(), 1U);
 }
 
-TEST_F(ClientFeedTest, RetainedBatchGoesBackWithItsLastRelease) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  session.Publish();
+TEST_F(ServedFeedTest, RetainedBatchGoesBackWithItsLastRelease) {
+  session_.Publish();
   pf_batch* batch = nullptr;
-  ASSERT_EQ(pf_next(feed.get(), 0, &batch), PF_OK);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &batch), PF_OK);
   pf_batch_retain(batch);
   std::thread([&] { pf_batch_release(batch); }).join();
-  EXPECT_EQ(session.Released(0), 0U);
+  EXPECT_EQ(session_.Released(0), 0U);
   pf_batch_release(batch);
-  EXPECT_EQ(session.Released(0), 1U);
+  EXPECT_EQ(session_.Released(0), 1U);
 }
 
-TEST_F(ClientFeedTest, TheLatestBatchCanBeGivenBackUnused) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  session.Publish();
-  session.Publish();
+TEST_F(ServedFeedTest, TheLatestBatchCanBeGivenBackUnused) {
+  session_.Publish();
+  session_.Publish();
   pf_batch* first = nullptr;
   pf_batch* second = nullptr;
-  ASSERT_EQ(pf_next(feed.get(), 0, &first), PF_OK);
-  ASSERT_EQ(pf_next(feed.get(), 0, &second), PF_OK);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &first), PF_OK);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &second), PF_OK);
   EXPECT_EQ(pf_batch_give_back(first), PF_FAILED_PRECONDITION) << "it is not the latest";
   pf_batch_retain(second);
   EXPECT_EQ(pf_batch_give_back(second), PF_FAILED_PRECONDITION) << "it has two owners";
   pf_batch_release(second);
   ASSERT_EQ(pf_batch_give_back(second), PF_OK);
   EXPECT_EQ(pf_batch_give_back(second), PF_FAILED_PRECONDITION) << "it is nobody's";
-  EXPECT_EQ(session.Released(1), 0U);
-  ASSERT_EQ(pf_next(feed.get(), 0, &second), PF_OK);
+  EXPECT_EQ(session_.Released(1), 0U);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &second), PF_OK);
   pf_batch_info info;
   pf_batch_info_init(&info, sizeof(info));
   ASSERT_EQ(pf_get_batch_info(second, &info), PF_OK);
   EXPECT_EQ(info.index, 1U);
   pf_batch_release(second);
-  EXPECT_EQ(session.Released(1), 2U);  // its generation
+  EXPECT_EQ(session_.Released(1), 2U);  // its generation
   pf_batch_release(first);
 }
 
-TEST_F(ClientFeedTest, SecondReleaseOfABatchChangesNothing) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  session.Publish();
+TEST_F(ServedFeedTest, SecondReleaseOfABatchChangesNothing) {
+  session_.Publish();
   pf_batch* first = nullptr;
-  ASSERT_EQ(pf_next(feed.get(), 0, &first), PF_OK);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &first), PF_OK);
   pf_batch_release(first);
-  session.Publish([](BatchDescriptor& batch) { batch.slot = 0; });
+  session_.Publish([](BatchDescriptor& batch) { batch.slot = 0; });
   pf_batch* second = nullptr;
-  ASSERT_EQ(pf_next(feed.get(), 0, &second), PF_OK);
+  ASSERT_EQ(pf_next(feed_.get(), 0, &second), PF_OK);
   pf_batch_release(first);
-  EXPECT_EQ(session.Released(0), 1U);
+  EXPECT_EQ(session_.Released(0), 1U);
   pf_batch_release(second);
   pf_batch_release(first);
-  EXPECT_EQ(session.Released(0), 2U) << "a late release overwrote a newer one";
+  EXPECT_EQ(session_.Released(0), 2U) << "a late release overwrote a newer one";
   EXPECT_THAT(log_.lines, SizeIs(2));
   pf_batch_info info;
   pf_batch_info_init(&info, sizeof(info));
@@ -167,48 +150,39 @@ TEST_F(ClientFeedTest, HeldBatchOutlivesItsFeedAndTheFarewellFollowsIt) {
   daemon->WaitForBye(0);
 }
 
-TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
+TEST_F(ServedFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   for (int i = 0; i < 2; ++i)
-    session.Publish([](BatchDescriptor& batch) { batch.skipped = std::exchange(batch.samples, 0); });
-  std::optional<Batch> batch = feed.Next();
+    session_.Publish([](BatchDescriptor& batch) { batch.skipped = std::exchange(batch.samples, 0); });
+  std::optional<Batch> batch = feed_.Next();
   EXPECT_EQ(batch->samples(), 0U);
   EXPECT_EQ((*batch)["image"].shape()[0], 0);
   EXPECT_EQ((*batch)["image"].bytes(), 0U);
-  EXPECT_THAT(feed.Cursor(), HasSubstr(R"("position":"4")"));
-  batch = feed.Next();
-  EXPECT_EQ(session.Released(0), 1U);
-  batch->Write(nullptr, std::vector<void*>(feed.Outputs().size()));  // nothing to write, nowhere
-  EXPECT_EQ(session.Released(1), 2U);
+  EXPECT_THAT(feed_.Cursor(), HasSubstr(R"("position":"4")"));
+  batch = feed_.Next();
+  EXPECT_EQ(session_.Released(0), 1U);
+  batch->Write(nullptr, std::vector<void*>(feed_.Outputs().size()));  // nothing to write, nowhere
+  EXPECT_EQ(session_.Released(1), 2U);
   ASSERT_THAT(log_.lines, SizeIs(1));
   EXPECT_THAT(log_.lines[0], HasSubstr("batch 0 of epoch 0 is empty: all its 4 samples are bad"));
 }
 
-TEST_F(ClientFeedTest, BadSamplesAreToldAtFirstAndAtTheEndOfTheEpoch) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
+TEST_F(ServedFeedTest, BadSamplesAreToldAtFirstAndAtTheEndOfTheEpoch) {
   for (const uint32_t zeroed : {0, 1, 2, 0, 5}) {  // behind the fourth, a short epoch
-    session.Publish([&](BatchDescriptor& batch) {
+    session_.Publish([&](BatchDescriptor& batch) {
       batch.zeroed = zeroed;
       batch.flags = batch.batch_index >= 3 ? kFlagLastOfEpoch : 0;
     });
-    ASSERT_TRUE(feed.Next().has_value());
+    ASSERT_TRUE(feed_.Next().has_value());
   }
   ASSERT_THAT(log_.lines, SizeIs(2));
   EXPECT_THAT(log_.lines[0], HasSubstr("1 bad sample, up to batch 1 of epoch 0, made zeros"));
   EXPECT_THAT(log_.lines[1], HasSubstr("3 bad samples, up to batch 3 of epoch 0, made zeros"));
 }
 
-TEST_F(ClientFeedTest, AnEmptyBatchDoesNotHideOtherBadSamples) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
+TEST_F(ServedFeedTest, AnEmptyBatchDoesNotHideOtherBadSamples) {
   for (const uint32_t skipped : {1, 2, 4}) {
-    session.Publish([&](BatchDescriptor& batch) { batch.samples -= batch.skipped = skipped; });
-    ASSERT_TRUE(feed.Next().has_value());
+    session_.Publish([&](BatchDescriptor& batch) { batch.samples -= batch.skipped = skipped; });
+    ASSERT_TRUE(feed_.Next().has_value());
   }
   ASSERT_THAT(log_.lines, SizeIs(3));
   EXPECT_THAT(log_.lines[0], HasSubstr("1 bad sample, up to batch 0 of epoch 0, left out"));
@@ -233,35 +207,29 @@ TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {
   EXPECT_STREQ(pf_last_error(), "sample 7: bad");
 }
 
-TEST_F(ClientFeedTest, AnEvictionWhoseLimitIsNotKnownYetIsNotWaitedForWithoutEnd) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  session.Publish();
-  session.Publish();
-  session.page().limit.store(kUnlimited);
-  session.Fail(PF_ABORTED, "evicted", 7);
-  session.SetState(FeedState::kEvicted);
-  EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_DEADLINE_EXCEEDED);
-  EXPECT_EQ(NextCode(feed, 20), PF_DEADLINE_EXCEEDED);
+TEST_F(ServedFeedTest, AnEvictionWhoseLimitIsNotKnownYetIsNotWaitedForWithoutEnd) {
+  session_.Publish();
+  session_.Publish();
+  session_.page().limit.store(kUnlimited);
+  session_.Fail(PF_ABORTED, "evicted", 7);
+  session_.SetState(FeedState::kEvicted);
+  EXPECT_EQ(NextCode(feed_, PF_ONLY_LOOK), PF_DEADLINE_EXCEEDED);
+  EXPECT_EQ(NextCode(feed_, 20), PF_DEADLINE_EXCEEDED);
   EXPECT_THAT(pf_last_error(), HasSubstr("the daemon is evicting this feed"));
-  session.page().limit.store(1);
-  EXPECT_EQ(NextCode(feed, PF_ONLY_LOOK), PF_OK);
-  EXPECT_EQ(NextCode(feed), PF_ABORTED);
+  session_.page().limit.store(1);
+  EXPECT_EQ(NextCode(feed_, PF_ONLY_LOOK), PF_OK);
+  EXPECT_EQ(NextCode(feed_), PF_ABORTED);
 }
 
-TEST_F(ClientFeedTest, WaitingEndsWithAPublishAndIsAccounted) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
+TEST_F(ServedFeedTest, WaitingEndsWithAPublishAndIsAccounted) {
   std::thread publisher([&] {
-    while (session.release_page().waiting_since_ns.load() == 0) std::this_thread::yield();
-    session.Publish();
+    while (session_.release_page().waiting_since_ns.load() == 0) std::this_thread::yield();
+    session_.Publish();
   });
-  EXPECT_EQ(feed.Next()->index(), 0U);
+  EXPECT_EQ(feed_.Next()->index(), 0U);
   publisher.join();
-  EXPECT_GT(session.release_page().wait_ns.load(), 0U);
-  EXPECT_EQ(session.release_page().waiting_since_ns.load(), 0U);
+  EXPECT_GT(session_.release_page().wait_ns.load(), 0U);
+  EXPECT_EQ(session_.release_page().waiting_since_ns.load(), 0U);
 }
 
 TEST_F(ClientFeedTest, LostDaemonIsFoundAgainBehindTheLastBatchGiven) {
@@ -381,15 +349,13 @@ TEST_F(ClientFeedTest, SeekReopensOnlyWhenThePositionChanges) {
   EXPECT_EQ(daemon->Session(2).request.cursor().position(), 0U);
 }
 
-TEST_F(ClientFeedTest, NextEpochAfterTheLastBatchCostsNothing) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  daemon->Session(0).Publish([](BatchDescriptor& batch) { batch.flags = kFlagLastOfEpoch; });
-  EXPECT_TRUE(feed.Next()->last_of_epoch());
-  feed.SeekEpoch(1);
-  EXPECT_EQ(daemon->session_count(), 1U);
-  feed.SeekEpoch(0);
-  EXPECT_EQ(daemon->session_count(), 2U);
+TEST_F(ServedFeedTest, NextEpochAfterTheLastBatchCostsNothing) {
+  session_.Publish([](BatchDescriptor& batch) { batch.flags = kFlagLastOfEpoch; });
+  EXPECT_TRUE(feed_.Next()->last_of_epoch());
+  feed_.SeekEpoch(1);
+  EXPECT_EQ(daemon_.session_count(), 1U);
+  feed_.SeekEpoch(0);
+  EXPECT_EQ(daemon_.session_count(), 2U);
 }
 
 TEST_F(ClientFeedTest, ASeekWhileTheDaemonIsAwayGoesOnThereOnceItIsBack) {
@@ -466,13 +432,11 @@ TEST_F(ClientFeedTest, RefusedSeekDoesNotCureAFailedFeed) {
   EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
 }
 
-TEST_F(ClientFeedTest, CursorIsCopiedWhenItFits) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  const std::string cursor = feed.Cursor();
+TEST_F(ServedFeedTest, CursorIsCopiedWhenItFits) {
+  const std::string cursor = feed_.Cursor();
   std::vector<char> buffer(cursor.size(), 'x');
   size_t needed = 0;
-  EXPECT_EQ(pf_cursor(feed.get(), buffer.data(), buffer.size(), &needed), PF_OUT_OF_RANGE);
+  EXPECT_EQ(pf_cursor(feed_.get(), buffer.data(), buffer.size(), &needed), PF_OUT_OF_RANGE);
   EXPECT_EQ(needed, cursor.size() + 1);
   EXPECT_EQ(buffer[0], 'x');
 }
@@ -502,13 +466,11 @@ TEST_F(ClientFeedTest, ForkedChildDisturbsNothing) {
   EXPECT_EQ(session.Released(0), 1U);
 }
 
-TEST_F(ClientFeedTest, RangeForRunsToTheEnd) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  for (int i = 0; i < 3; ++i) daemon->Session(0).Publish();
-  daemon->Session(0).SetState(FeedState::kEnded);
+TEST_F(ServedFeedTest, RangeForRunsToTheEnd) {
+  for (int i = 0; i < 3; ++i) session_.Publish();
+  session_.SetState(FeedState::kEnded);
   uint64_t seen = 0;
-  for (const Batch& batch : feed) EXPECT_EQ(batch.index(), seen++);
+  for (const Batch& batch : feed_) EXPECT_EQ(batch.index(), seen++);
   EXPECT_EQ(seen, 3U);
 }
 

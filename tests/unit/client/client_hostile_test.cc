@@ -13,9 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "pinfeed/pinfeed.hpp"
-#include "tests/support/testing.h"
-#include "tests/unit/client/client_fake_daemon.h"
+#include "tests/unit/client/served_feed.h"
 
 namespace pinfeed {
 namespace {
@@ -52,9 +50,7 @@ class ClientHostileTest : public ::testing::TestWithParam<Lie> {};
 TEST_P(ClientHostileTest, OpenRefuses) {
   const TempDir dir;
   FakeDaemon daemon(dir.path(), GetParam().script);
-  FeedOptions options;
-  options.address = daemon.address();
-  options.open_timeout = std::chrono::milliseconds(30'000);
+  const FeedOptions options{.address = daemon.address(), .open_timeout = std::chrono::milliseconds(30'000)};
   try {
     const Feed feed(kSpec, options);
     FAIL() << "the lie was believed";
@@ -73,9 +69,7 @@ TEST(ClientOpenTest, DaemonThatEndsConnectionsIsTriedThreeTimes) {
   const FakeDaemon daemon(dir.path(), {.refuse = [&](const v1::OpenFeedRequest&) {
                             return grpc::Status(grpc::UNAVAILABLE, "end " + std::to_string(++tries));
                           }});
-  FeedOptions options;
-  options.address = daemon.address();
-  options.open_timeout = std::chrono::milliseconds(30'000);
+  const FeedOptions options{.address = daemon.address(), .open_timeout = std::chrono::milliseconds(30'000)};
   EXPECT_THROW(Feed(kSpec, options), Error);
   EXPECT_THAT(pf_last_error(), HasSubstr("(end 3); it is stopping, refuses this user"));
 }
@@ -89,9 +83,7 @@ TEST(ClientOpenTest, DaemonThatWouldIgnoreAFieldOfTheSpecIsRefused) {
     FakeDaemon daemon(dir.path(), {.offer = [refuses](v1::OpenFeedResponse& offer) {
                         offer.set_refuses_unknown_fields(refuses);
                       }});
-    FeedOptions options;
-    options.address = daemon.address();
-    options.open_timeout = std::chrono::milliseconds(30'000);
+    const FeedOptions options{.address = daemon.address(), .open_timeout = std::chrono::milliseconds(30'000)};
     if (refuses) {
       EXPECT_NO_THROW(Feed(kLater, options));
       EXPECT_NO_THROW(Feed(kDecodes, options));
@@ -114,23 +106,6 @@ Lie OfferLie(std::string name, std::function<void(Offer&)> edit, std::string mes
   lie.script.offer = std::move(edit);
   return lie;
 }
-// The same arena by a handle of cuda-ipc, right in all but what the lie changes.
-void OfferHandle(Offer& o, size_t handle_bytes) {
-  v1::ArenaOffer& arena = *o.mutable_arena();
-  arena.set_backend(v1::FeedSpec::CUDA_IPC);
-  arena.set_id(std::string(16, 'i'));
-  arena.set_bytes(arena.bytes() + 4096);
-  arena.set_cuda_ipc_handle(std::string(handle_bytes, 'h'));
-  arena.set_read_only(false);
-  for (int i = 0; i < o.tensors_size(); ++i) {
-    v1::OutputTensor& output = *o.add_outputs();
-    output.set_name(o.tensors(i).name());
-    output.set_dtype(o.tensors(i).dtype());
-    *output.mutable_shape() = o.tensors(i).shape();
-    output.set_tensor(static_cast<uint32_t>(i));
-  }
-}
-
 Lie FdLie(std::string name, std::function<void(FakeSession&, Fds&)> edit, std::string message) {
   Lie lie{std::move(name), {}, PF_INTERNAL, std::move(message)};
   lie.script.descriptors = std::move(edit);
@@ -271,9 +246,7 @@ TEST(ClientHostileDescriptorsTest, NoneLeaksFromARefusedWelcome) {
   script.descriptors = [](FakeSession&, Fds& fds) { fds.insert(fds.end(), 8, fds[0]); };
   const auto count_after = [&] {
     const FakeDaemon daemon(dir.path(), script);
-    FeedOptions options;
-    options.address = daemon.address();
-    EXPECT_THROW(Feed(kSpec, options), Error);
+    EXPECT_THROW(Feed(kSpec, {.address = daemon.address()}), Error);
     return 0;
   };
   count_after();  // gRPC's own descriptors of a first use
@@ -288,25 +261,14 @@ TEST(ClientHostileDescriptorsTest, NoneLeaksFromARefusedWelcome) {
 }
 
 // Lies about batches come when the feed is open.
-class ClientHostileBatchTest : public ::testing::Test {
+class ClientHostileBatchTest : public ServedFeedTest {
  protected:
-  ClientHostileBatchTest() : daemon_(dir_.path()), feed_(kSpec, Options()), session_(daemon_.Session(0)) {}
-  FeedOptions Options() const {
-    FeedOptions options;
-    options.address = daemon_.address();
-    return options;
-  }
   void ExpectBroken(const std::string& message) {
     pf_batch* batch = nullptr;
     EXPECT_EQ(pf_next(feed_.get(), 0, &batch), PF_INTERNAL);
     EXPECT_EQ(batch, nullptr);
     EXPECT_THAT(pf_last_error(), HasSubstr(message));
   }
-
-  TempDir dir_;
-  FakeDaemon daemon_;
-  Feed feed_;
-  FakeSession& session_;
 };
 
 TEST_F(ClientHostileBatchTest, SlotOutsideTheArena) {

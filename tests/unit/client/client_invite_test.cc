@@ -34,16 +34,9 @@ pf_result Invite(Feed& feed, std::string* session) {
 
 class InviteProducerTest : public ::testing::Test {
  protected:
-  FeedOptions Options() const {
-    FeedOptions options;
-    options.address = daemon_.address();
-    options.reconnect_timeout = std::chrono::milliseconds(0);
-    return options;
-  }
-
   TempDir dir_;
   FakeDaemon daemon_{dir_.path()};
-  Feed feed_{kSpec, Options()};
+  Feed feed_{kSpec, {.address = daemon_.address(), .reconnect_timeout = std::chrono::milliseconds(0)}};
   std::string session_;
 };
 

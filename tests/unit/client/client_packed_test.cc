@@ -31,32 +31,13 @@ void OfferPacked(v1::OpenFeedResponse& offer) {
   extents.set_offset(kExtentsOffset);
   extents.set_sample_bytes(sizeof(RowExtent));
 }
-// The same on a GPU.
-void OfferOutputs(v1::OpenFeedResponse& offer) {
-  v1::ArenaOffer& arena = *offer.mutable_arena();
-  arena.set_backend(v1::FeedSpec::CUDA_IPC);
-  arena.set_id(std::string(16, 'i'));
-  arena.set_bytes(arena.bytes() + 4096);
-  arena.set_cuda_ipc_handle(std::string(64, 'h'));
-  for (int i = 0; i < offer.tensors_size(); ++i) {
-    v1::OutputTensor& output = *offer.add_outputs();
-    output.set_name(offer.tensors(i).name());
-    output.set_dtype(offer.tensors(i).dtype());
-    *output.mutable_shape() = offer.tensors(i).shape();
-    output.set_tensor(static_cast<uint32_t>(i));
-  }
-}
 
 // Slots with the rows (3 bytes each, at most 8) of 4 samples, their labels and extents.
 class ClientPackedTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    FakeDaemon::Script script;
-    script.offer = &OfferPacked;
-    daemon_ = std::make_unique<FakeDaemon>(dir_.path(), std::move(script));
-    FeedOptions options;
-    options.address = daemon_->address();
-    feed_ = std::make_unique<Feed>(R"({"dataset": {"path": "/data"}, "batch_size": 4})", options);
+    daemon_ = std::make_unique<FakeDaemon>(dir_.path(), FakeDaemon::Script{.offer = &OfferPacked});
+    feed_ = std::make_unique<Feed>(kSpec, FeedOptions{.address = daemon_->address()});
   }
   // Row n has three bytes n.
   Batch Next(const std::vector<RowExtent>& extents) {
@@ -220,12 +201,12 @@ TEST(ClientPackedOfferTest, OffersThatLieAreRefused) {
        },
        "no usable tensor of its samples' rows"},
       {[](Offer& o) {
-         OfferOutputs(o);
+         OfferHandle(o);
          o.mutable_outputs(0)->clear_shape();
        },
        "not made of its packed tensor"},
       {[](Offer& o) {
-         OfferOutputs(o);
+         OfferHandle(o);
          o.mutable_outputs()->RemoveLast();
        },
        "lacks the output of its samples' rows"},
@@ -238,9 +219,7 @@ TEST(ClientPackedOfferTest, OffersThatLieAreRefused) {
       edit(offer);
     };
     const FakeDaemon daemon(dir.path(), std::move(script));
-    FeedOptions options;
-    options.address = daemon.address();
-    EXPECT_THROW(Feed(R"({"dataset": {"path": "/data"}, "batch_size": 4})", options), Error);
+    EXPECT_THROW(Feed(kSpec, {.address = daemon.address()}), Error);
     EXPECT_THAT(pf_last_error(), HasSubstr(message));
   }
 }

@@ -57,9 +57,7 @@ class ClientSeekTest : public ::testing::Test {
     daemon_.reset();
     replaces_.clear();
     daemon_ = std::make_unique<FakeDaemon>(dir_.path(), std::move(script));
-    FeedOptions options;
-    options.address = daemon_->address();
-    feed_.emplace(kBroadcastSpec, options);
+    feed_.emplace(kBroadcastSpec, FeedOptions{.address = daemon_->address()});
     EXPECT_EQ(feed_->Next()->index(), 0U);
   }
 
