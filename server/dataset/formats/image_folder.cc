@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/image_folder.h"
-
+// The format "image_folder": path/<class>/**/<image>. In: a directory. Out: the fields "image" (the file's
+// bytes) and "label" (int64 scalar).
 #include <cstring>
+#include <memory>
+#include <string>
 
 #include "common/base/quote.h"
 #include "server/dataset/formats/image_index.h"
@@ -57,6 +59,28 @@ class ImageFolder final : public Dataset {
   const DatasetInfo info_;
 };
 
+// Lists `base` and the directories below it, except those that `store` knows. Sample i is sample i of
+// torchvision's ImageFolder: classes in Python's order of their names, within a class ordered by (directory,
+// file name), including nested directories. Files of other kinds are ignored. Images of an unsupported kind
+// (.webp, .bmp, ...), dangling links to images and classes without images are errors that name them, so
+// samples never go missing silently.
+Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
+                                                       std::string user_path, IndexStore* store) {
+  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base, store));
+  DatasetInfo info;
+  info.format = "image_folder";
+  info.path = std::move(user_path);
+  info.samples = index.samples();
+  info.fingerprint = index.FingerprintHex();
+  info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
+                 {{"label", DType::kInt64, {}}, FieldKind::kTensor},
+                 SamplePathField(index.longest_path())};
+  info.classes = index.classes();
+  info.remote = base->remote();
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
+}
+
 class ImageFolderDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "image_folder"; }
@@ -83,23 +107,6 @@ class ImageFolderDatasetFormat final : public DatasetFormat {
 const DatasetFormat& ImageFolderFormat() {
   static const ImageFolderDatasetFormat format;
   return format;
-}
-
-Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
-                                                       std::string user_path, IndexStore* store) {
-  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base, store));
-  DatasetInfo info;
-  info.format = "image_folder";
-  info.path = std::move(user_path);
-  info.samples = index.samples();
-  info.fingerprint = index.FingerprintHex();
-  info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
-                 {{"label", DType::kInt64, {}}, FieldKind::kTensor},
-                 SamplePathField(index.longest_path())};
-  info.classes = index.classes();
-  info.remote = base->remote();
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
 }
 
 }  // namespace pinfeed

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+// The format "manifest": a table with one row per sample. One column may hold paths of image files, in the
+// table's folder or below it. In: a .jsonl, .csv or .tsv file, or a directory with Hugging Face's
+// metadata.jsonl or metadata.csv. Out: the fields "image" (the file's bytes), "label", and every other column
+// of numbers.
 // Long because: the two passes over a table share the types of its columns.
-#include "server/dataset/formats/manifest.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -17,7 +21,6 @@
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/fingerprint.h"
-#include "server/dataset/formats/image_folder.h"
 #include "server/dataset/formats/manifest_columns.h"
 #include "server/dataset/formats/registry.h"
 #include "server/dataset/formats/table.h"
@@ -123,6 +126,11 @@ std::string_view PathFault(std::string_view path) {
     return "is an image of an unsupported format; convert it to JPEG or PNG";
   return {};
 }
+
+struct ManifestOptions {
+  std::string image;  // the column of image paths; empty: "file_name" if it exists, else there are no images
+  std::string label;  // the column that becomes "label"; empty: "label" if it exists, else there is no label
+};
 
 // Purpose: reads a manifest in two passes: first the types of its columns, then their values. Borrows the
 // file.
@@ -418,6 +426,63 @@ std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNam
   return fingerprint.Hex();
 }
 
+// Returns false if the table is still being written. Watches one that changed just now: between two writes it
+// may end in the middle of a number.
+Result<bool> IsComplete(const RandomAccessFile& table) {
+  if (!table.HasSameContents()) return false;
+  std::byte last{};
+  if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
+  const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
+  // A time ahead of this clock says nothing: it is as if the last change were now.
+  const int64_t now = UnixNanoseconds();
+  const std::chrono::nanoseconds quiet(now - std::clamp(table.changed_ns(), now - pause.count(), now));
+  const auto until = std::chrono::steady_clock::now() + pause - quiet;
+  while (std::chrono::steady_clock::now() < until && table.HasSameContents())
+    std::this_thread::sleep_for(kLookEvery);
+  return table.HasSameContents();
+}
+
+// Opens the table `name` in `folder`. Image paths are relative to the folder. The columns become fields:
+// - integers: int64; other numbers: float64; true and false: bool;
+// - lists of numbers, all of one length: one tensor per sample;
+// - text in the label column: int64, the text's index in the order of Python's sorted(). The texts become the
+//   dataset's classes;
+// - lists of numbers of different lengths: rows of numbers;
+// - lists of lists of numbers, the inner ones all of one length: the same, with rows of that length;
+// - text: rows of bytes. In a .csv or .tsv file, a column is one of texts if any cell is neither empty nor a
+//   number. Its empty cells are then empty texts, and its numbers texts as written;
+// - any other column, such as one of numbers with missing values: none. DatasetInfo::left_out says why.
+// kInvalidArgument names the line, or the column and the columns that exist.
+Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
+                                                    const std::string& name, std::string user_path,
+                                                    const ManifestOptions& options) {
+  ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
+  const int64_t now = UnixNanoseconds();
+  ASSIGN_OR_RETURN(const Stamp stamp, folder->StampOf(name));
+  const auto settled = IsSettled(stamp.changed_ns, now) ? std::optional(stamp) : std::nullopt;
+  ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
+  IndexMemory memory;
+  ManifestLoader loader(*file, kind, options, memory);
+  const Status loaded = loader.Load();
+  if (loaded.code() == Code::kResourceExhausted)
+    return loaded.WithContext("open manifest " + QuotePath(file->path()));
+  ASSIGN_OR_RETURN(const bool is_complete, IsComplete(*file));
+  if (!is_complete) {
+    return DataLoss(
+        "read " + QuotePath(file->path()) +
+        ": it is being written. Open it when it is complete, or write another file and rename that"
+        " to this name");
+  }
+  RETURN_IF_ERROR(loaded);
+  DatasetInfo info = std::move(loader.info);
+  info.format = "manifest";
+  info.remote = folder->remote();
+  info.path = std::move(user_path);
+  info.fingerprint = FingerprintOf(info, loader.images, loader.values);
+  return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
+      std::move(folder), name, settled, std::move(loader.images), std::move(loader.values), std::move(info)));
+}
+
 class ManifestDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "manifest"; }
@@ -457,57 +522,11 @@ class ManifestDatasetFormat final : public DatasetFormat {
   }
 };
 
-// Returns false if the table is still being written. Watches one that changed just now: between two writes it
-// may end in the middle of a number.
-Result<bool> IsComplete(const RandomAccessFile& table) {
-  if (!table.HasSameContents()) return false;
-  std::byte last{};
-  if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
-  const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
-  // A time ahead of this clock says nothing: it is as if the last change were now.
-  const int64_t now = UnixNanoseconds();
-  const std::chrono::nanoseconds quiet(now - std::clamp(table.changed_ns(), now - pause.count(), now));
-  const auto until = std::chrono::steady_clock::now() + pause - quiet;
-  while (std::chrono::steady_clock::now() < until && table.HasSameContents())
-    std::this_thread::sleep_for(kLookEvery);
-  return table.HasSameContents();
-}
-
 }  // namespace
 
 const DatasetFormat& ManifestFormat() {
   static const ManifestDatasetFormat format;
   return format;
-}
-
-Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
-                                                    const std::string& name, std::string user_path,
-                                                    const ManifestOptions& options) {
-  ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
-  const int64_t now = UnixNanoseconds();
-  ASSIGN_OR_RETURN(const Stamp stamp, folder->StampOf(name));
-  const auto settled = IsSettled(stamp.changed_ns, now) ? std::optional(stamp) : std::nullopt;
-  ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
-  IndexMemory memory;
-  ManifestLoader loader(*file, kind, options, memory);
-  const Status loaded = loader.Load();
-  if (loaded.code() == Code::kResourceExhausted)
-    return loaded.WithContext("open manifest " + QuotePath(file->path()));
-  ASSIGN_OR_RETURN(const bool is_complete, IsComplete(*file));
-  if (!is_complete) {
-    return DataLoss(
-        "read " + QuotePath(file->path()) +
-        ": it is being written. Open it when it is complete, or write another file and rename that"
-        " to this name");
-  }
-  RETURN_IF_ERROR(loaded);
-  DatasetInfo info = std::move(loader.info);
-  info.format = "manifest";
-  info.remote = folder->remote();
-  info.path = std::move(user_path);
-  info.fingerprint = FingerprintOf(info, loader.images, loader.values);
-  return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
-      std::move(folder), name, settled, std::move(loader.images), std::move(loader.values), std::move(info)));
 }
 
 }  // namespace pinfeed

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/npy.h"
+// The format "npy": arrays whose first dimension counts the samples. In: a .npy file, or a directory of them.
+// Out: one field per array. A directory has one field per <field>.npy, in bytewise order of their names; a
+// single file has the field "data". Samples are read directly into the caller's buffer; big-endian ones are
+// swapped in place.
+// In a Fortran-order array each sample is spread over the whole file. It is gathered in bounded memory, but
+// slowly: one read per element if the first dimension spans more than 4 KiB. np.ascontiguousarray before
+// np.save avoids that.
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <string>
 
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
@@ -15,6 +23,9 @@
 namespace pinfeed {
 namespace {
 
+// The maximum number of .npy files in a directory; each stays open. More files are probably one per sample,
+// which this format does not support.
+constexpr size_t kMaxNpyFields = 256;
 constexpr size_t kMaxSampleDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 static_assert(std::endian::native == std::endian::little,
@@ -190,31 +201,6 @@ std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<Arr
   return std::make_shared<const NpyDataset>(std::move(arrays), base.path(), std::move(info));
 }
 
-class NpyDatasetFormat final : public DatasetFormat {
- public:
-  std::string_view name() const override { return "npy"; }
-  std::optional<std::string> Recognise(const DatasetContents& contents,
-                                       const ParameterMap& /*options*/) const override {
-    if (!contents.is_directory)
-      return contents.path.ends_with(kExtension) ? std::optional("an array") : std::nullopt;
-    if (contents.npy_file.empty()) return std::nullopt;
-    return ".npy files (such as " + QuotePath(contents.npy_file) + ")";
-  }
-  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
-                                              ParameterReader& /*options*/,
-                                              IndexStore* /*store*/) const override {
-    return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
-  }
-};
-
-}  // namespace
-
-const DatasetFormat& NpyFormat() {
-  static const NpyDatasetFormat format;
-  return format;
-}
-
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
@@ -246,6 +232,31 @@ Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::st
   DatasetInfo info;
   RETURN_IF_ERROR(AddArray(base, "", "data", arrays, info));
   return MakeDataset(base, std::move(arrays), std::move(user_path), std::move(info));
+}
+
+class NpyDatasetFormat final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "npy"; }
+  std::optional<std::string> Recognise(const DatasetContents& contents,
+                                       const ParameterMap& /*options*/) const override {
+    if (!contents.is_directory)
+      return contents.path.ends_with(kExtension) ? std::optional("an array") : std::nullopt;
+    if (contents.npy_file.empty()) return std::nullopt;
+    return ".npy files (such as " + QuotePath(contents.npy_file) + ")";
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const DatasetContents& contents, const std::string& user_path,
+                                              ParameterReader& /*options*/,
+                                              IndexStore* /*store*/) const override {
+    return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
+  }
+};
+
+}  // namespace
+
+const DatasetFormat& NpyFormat() {
+  static const NpyDatasetFormat format;
+  return format;
 }
 
 }  // namespace pinfeed

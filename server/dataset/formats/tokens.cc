@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/tokens.h"
+// The format "tokens": a stream of token ids. In: a headerless little-endian file, or a 1-D .npy file, of
+// uint16 or uint32. Out: the fields "x" and "y", int64 [sequence_length]; y is one token ahead of x.
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -8,6 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
@@ -154,10 +158,6 @@ Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> requ
 }
 
 Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
-  if (dtype != DType::kUint16 && dtype != DType::kUint32) {
-    return InvalidArgument("token_dtype is " + std::string(DTypeName(dtype)) +
-                           "; it must be uint16 or uint32");
-  }
   if (file.size() % DTypeSize(dtype) != 0) {
     return DataLoss("open " + QuotePath(file.path()) + ": its " + std::to_string(file.size()) +
                     " bytes are not a whole number of " + std::string(DTypeName(dtype)) +
@@ -209,6 +209,49 @@ Status TokensInDirectory(const DatasetContents& contents) {
       how + ") and open that");
 }
 
+struct TokenOptions {
+  uint64_t sequence_length = 0;               // >= 1
+  uint64_t stride = 0;                        // 0: sequence_length
+  std::optional<DType> dtype = std::nullopt;  // of a headerless file; unset: kUint16. Or kUint32
+};
+
+// Sample i starts at token i * stride and spans sequence_length + 1 tokens, so the number of samples is
+// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type.
+Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
+                                                  const TokenOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
+  ASSIGN_OR_RETURN(const Stream stream,
+                   base.path().ends_with(kNpyExtension)
+                       ? NpyStream(*file, options.dtype)
+                       : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
+  if (!options.dtype && !base.path().ends_with(kNpyExtension)) RETURN_IF_ERROR(CheckIsUint16(*file));
+  const uint64_t length = options.sequence_length;
+  const uint64_t stride = options.stride == 0 ? length : options.stride;
+  if (stream.tokens < length + 1) {
+    return InvalidArgument("open " + QuotePath(file->path()) + ": it holds " + std::to_string(stream.tokens) +
+                           " tokens, but one sample of sequence_length " + std::to_string(length) +
+                           " needs " + std::to_string(length + 1));
+  }
+  DatasetInfo info;
+  info.format = "tokens";
+  info.path = std::move(user_path);
+  info.samples = (stream.tokens - (length + 1)) / stride + 1;
+  const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
+  info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},
+                 {{"y", DType::kInt64, shape}, FieldKind::kTensor}};
+  Fingerprint fingerprint;
+  fingerprint.Add("tokens")
+      .Add(static_cast<uint64_t>(stream.dtype))
+      .Add(stream.tokens)
+      .Add(length)
+      .Add(stride)
+      .Add(info.samples);
+  info.fingerprint = fingerprint.Hex();
+  info.remote = base.remote();
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info)));
+}
+
 class TokensDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "tokens"; }
@@ -256,45 +299,6 @@ class TokensDatasetFormat final : public DatasetFormat {
 const DatasetFormat& TokensFormat() {
   static const TokensDatasetFormat format;
   return format;
-}
-
-Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
-                                                  const TokenOptions& options) {
-  if (options.sequence_length == 0) {
-    return InvalidArgument("tokens dataset " + QuotePath(base.path()) +
-                           " needs a sequence_length of at least 1");
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
-  ASSIGN_OR_RETURN(const Stream stream,
-                   base.path().ends_with(kNpyExtension)
-                       ? NpyStream(*file, options.dtype)
-                       : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
-  if (!options.dtype && !base.path().ends_with(kNpyExtension)) RETURN_IF_ERROR(CheckIsUint16(*file));
-  const uint64_t length = options.sequence_length;
-  const uint64_t stride = options.stride == 0 ? length : options.stride;
-  if (stream.tokens < length + 1) {
-    return InvalidArgument("open " + QuotePath(file->path()) + ": it holds " + std::to_string(stream.tokens) +
-                           " tokens, but one sample of sequence_length " + std::to_string(length) +
-                           " needs " + std::to_string(length + 1));
-  }
-  DatasetInfo info;
-  info.format = "tokens";
-  info.path = std::move(user_path);
-  info.samples = (stream.tokens - (length + 1)) / stride + 1;
-  const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
-  info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},
-                 {{"y", DType::kInt64, shape}, FieldKind::kTensor}};
-  Fingerprint fingerprint;
-  fingerprint.Add("tokens")
-      .Add(static_cast<uint64_t>(stream.dtype))
-      .Add(stream.tokens)
-      .Add(length)
-      .Add(stride)
-      .Add(info.samples);
-  info.fingerprint = fingerprint.Hex();
-  info.remote = base.remote();
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info)));
 }
 
 }  // namespace pinfeed

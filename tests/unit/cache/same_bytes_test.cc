@@ -14,12 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "server/dataset/formats/image_folder.h"
 #include "server/dataset/selected_fields.h"
 #include "server/loading/sample_loader.h"
-#include "server/storage/local_file.h"
-#include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
+#include "tests/unit/dataset/open_local.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -98,11 +96,8 @@ class SameBytesTest : public ::testing::Test {
     dir_.Write("set/one/" + number + ".jpg", file);
   }
   std::shared_ptr<const Dataset> Open() const {
-    LocalPath base = LocalPath::Resolve((dir_ / "set").string(), {dir_.path()}).value();
     // Without the fields that are read on request only.
-    return SelectFields(OpenImageFolder(std::make_shared<const LocalPath>(std::move(base)), "set").value(),
-                        {})
-        .value();
+    return SelectFields(OpenLocal(dir_, "set", "image_folder").value(), {}).value();
   }
   static DecodedCache::Options Options(uint64_t bytes) {
     DecodedCache::Options options;

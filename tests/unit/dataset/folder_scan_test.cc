@@ -17,10 +17,9 @@
 #include <new>
 #include <set>
 
-#include "server/dataset/formats/image_folder.h"
 #include "server/dataset/formats/image_index.h"
 #include "server/storage/local_file.h"
-#include "tests/support/testing.h"
+#include "tests/unit/dataset/open_local.h"
 
 namespace pinfeed {
 namespace {
@@ -437,12 +436,7 @@ TEST_F(FolderScanTest, LogsHowFarItIs) {
 
 // The format: what it refuses is refused again, and the fingerprint does not tell where the names came from.
 TEST_F(FolderScanTest, ImageFoldersAreTheSameFromTheStore) {
-  const auto open = [&](IndexStore* store) {
-    return OpenImageFolder(
-        std::make_shared<const LocalPath>(
-            std::move(LocalPath::Resolve((dir_ / "set").string(), {dir_.path().string()})).value()),
-        "set", store);
-  };
+  const auto open = [&](IndexStore* store) { return OpenLocal(dir_, "set", "image_folder", {}, store); };
   Scan();
   ASSERT_OK_AND_ASSIGN(const auto known, open(store_.get()));
   EXPECT_EQ(store_->counts().recalled, 3U);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/image_folder.h"
-
 #include <sys/stat.h>
 
-#include "server/storage/local_file.h"
-#include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
+#include "tests/unit/dataset/open_local.h"
 
 namespace pinfeed {
 namespace {
@@ -23,11 +20,7 @@ class ImageFolderTest : public ::testing::Test {
   void Add(std::string_view name) const {
     dir_.Write("set/" + std::string(name), std::string("bytes of ") + std::string(name));
   }
-  Result<std::shared_ptr<const Dataset>> Open() const {
-    Result<LocalPath> base = LocalPath::Resolve(Path("set"), {dir_.path()});
-    if (!base.ok()) return base.status();
-    return OpenImageFolder(std::make_shared<const LocalPath>(*std::move(base)), "as named");
-  }
+  Result<std::shared_ptr<const Dataset>> Open() const { return OpenLocal(dir_, "set", "image_folder"); }
   // The files in sample order, as "label path".
   std::vector<std::string> Listing(const Dataset& dataset) const {
     std::vector<std::string> lines;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long because: each kind of column and each fault of a table is a few lines of one.
-#include "server/dataset/formats/manifest.h"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/npy.h"
-
 #include <bit>
 #include <cmath>
 #include <numeric>
 
-#include "server/storage/local_file.h"
-#include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
+#include "tests/unit/dataset/open_local.h"
 
 namespace pinfeed {
 namespace {
@@ -32,15 +29,8 @@ std::string Pattern(size_t count, size_t size, bool reversed = false) {
 class NpyTest : public ::testing::Test {
  protected:
   std::string Path(std::string_view below) const { return dir_ / below; }
-  Result<std::shared_ptr<const Dataset>> OpenFile(std::string_view name) const {
-    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
-    if (!base.ok()) return base.status();
-    return OpenNpyFile(*base, "as named");
-  }
-  Result<std::shared_ptr<const Dataset>> OpenDirectory(std::string_view name) const {
-    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
-    if (!base.ok()) return base.status();
-    return OpenNpyDirectory(*base, "as named");
+  Result<std::shared_ptr<const Dataset>> Open(std::string_view name) const {
+    return OpenLocal(dir_, name, "npy");
   }
   static std::string Sample(const Dataset& dataset, uint64_t id, size_t field) {
     const auto bytes = dataset.info().fields[field].spec.SampleBytes();
@@ -74,7 +64,7 @@ TEST_F(NpyTest, ReadsEveryElementTypeInBothByteOrders) {
       const size_t words = 6 * c.size / c.swapped;
       dir_.Write("a.npy",
                  NpyHeaderBytes(order + c.code, "(3, 2)", false) + Pattern(words, c.swapped, order == '>'));
-      ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+      ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
       EXPECT_EQ(dataset->info().samples, 3U);
       EXPECT_EQ(dataset->info().fields[0].spec, (TensorSpec{"data", c.dtype, {2}}));
       for (uint64_t id = 0; id < 3; ++id) {
@@ -87,7 +77,7 @@ TEST_F(NpyTest, ReadsEveryElementTypeInBothByteOrders) {
 TEST_F(NpyTest, ReadsValuesNotOnlyBytes) {
   const std::string big_endian_pi("\x40\x49\x0f\xdb", 4);
   dir_.Write("a.npy", NpyHeaderBytes(">f4", "(1,)", false) + big_endian_pi);
-  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
   EXPECT_TRUE(dataset->info().fields[0].spec.shape.empty());
   const std::string sample = Sample(*dataset, 0, 0);
   EXPECT_FLOAT_EQ(ValuesOf<float>(std::as_bytes(std::span(sample)))[0], 3.14159274F);
@@ -96,7 +86,7 @@ TEST_F(NpyTest, ReadsValuesNotOnlyBytes) {
 TEST_F(NpyTest, ReadsAllThreeFormatVersions) {
   for (const int major : {1, 2, 3}) {
     dir_.Write("a.npy", NpyHeaderBytes("<i4", "(2,)", false, major) + RawBytes<int32_t>({7, -8}));
-    ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
     EXPECT_EQ(Sample(*dataset, 1, 0), RawBytes<int32_t>({-8}));
   }
 }
@@ -129,7 +119,7 @@ void ExpectConsecutive(const std::string& sample, uint32_t first) {
 TEST_F(NpyTest, GathersFortranOrderIntoCOrder) {
   for (const bool big_endian : {false, true}) {
     dir_.Write("a.npy", FortranFile({3, 4, 5, 2}, "(3, 4, 5, 2)", big_endian));
-    ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
     for (uint32_t id = 0; id < 3; ++id) ExpectConsecutive(Sample(*dataset, id, 0), id * 40);
   }
 }
@@ -139,15 +129,15 @@ TEST_F(NpyTest, GathersFortranOrderOverManyWindowsAndOneByOne) {
   // itself.
   dir_.Write("dense.npy", FortranFile({10, 70, 71}, "(10, 70, 71)", false));
   dir_.Write("wide.npy", FortranFile({2000, 3, 4}, "(2000, 3, 4)", false));
-  ASSERT_OK_AND_ASSIGN(const auto dense, OpenFile("dense.npy"));
-  ASSERT_OK_AND_ASSIGN(const auto wide, OpenFile("wide.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto dense, Open("dense.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto wide, Open("wide.npy"));
   for (uint32_t id = 0; id < 10; ++id) ExpectConsecutive(Sample(*dense, id, 0), id * 4970);
   for (uint32_t id = 0; id < 2000; ++id) ExpectConsecutive(Sample(*wide, id, 0), id * 12);
 }
 
 TEST_F(NpyTest, FortranOrderOfOneDimensionIsCOrder) {
   dir_.Write("a.npy", NpyHeaderBytes("<i4", "(3,)", true) + RawBytes<int32_t>({1, 2, 3}));
-  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
   EXPECT_EQ(Sample(*dataset, 2, 0), RawBytes<int32_t>({3}));
 }
 
@@ -155,7 +145,7 @@ TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
   dir_.Write("set/label.npy", NpyHeaderBytes("<i8", "(2,)", false) + RawBytes<int64_t>({5, 6}));
   dir_.Write("set/image.npy", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
   dir_.Write("set/README", "not an array");
-  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenDirectory("set"));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("set"));
   const DatasetInfo& info = dataset->info();
   EXPECT_EQ(info.format, "npy");
   EXPECT_EQ(info.path, "as named");
@@ -170,34 +160,33 @@ TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
 
 TEST_F(NpyTest, RefusesDirectoriesThatAreNoColumns) {
   dir_.Write("set/README", "");
-  EXPECT_THAT(OpenDirectory("set"),
+  EXPECT_THAT(Open("set"),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("set")), HasSubstr("no .npy file"))));
   dir_.Write("set/a.npy", NpyHeaderBytes("|u1", "(2,)", false) + "ab");
   dir_.Write("set/b.npy", NpyHeaderBytes("|u1", "(3,)", false) + "abc");
-  EXPECT_THAT(
-      OpenDirectory("set"),
-      StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("set/b.npy") + "': its first dimension is 3"),
-                                             HasSubstr(Path("set/a.npy") + "' is 2"))));
+  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument,
+                                    AllOf(HasSubstr(Path("set/b.npy") + "': its first dimension is 3"),
+                                          HasSubstr(Path("set/a.npy") + "' is 2"))));
   fs::remove(Path("set/b.npy"));
   fs::create_directory(Path("set/c.npy"));
-  EXPECT_THAT(OpenDirectory("set"),
+  EXPECT_THAT(Open("set"),
               StatusIs(Code::kInvalidArgument, HasSubstr(Path("set/c.npy") + "': it is a directory")));
   fs::remove(Path("set/c.npy"));
   dir_.Write("set/.npy", NpyHeaderBytes("|u1", "(2,)", false) + "ab");
-  EXPECT_THAT(OpenDirectory("set"), StatusIs(Code::kInvalidArgument, HasSubstr("names the field")));
+  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument, HasSubstr("names the field")));
   fs::remove(Path("set/.npy"));
   dir_.Write("set/x\ny.npy", NpyHeaderBytes("|u1", "(2,)", false) + "ab");
-  EXPECT_THAT(OpenDirectory("set"),
+  EXPECT_THAT(Open("set"),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("x\\ny.npy"), Not(HasSubstr("\n")))));
   fs::remove(Path("set/x\ny.npy"));
   fs::create_symlink("/etc/passwd", Path("set/d.npy"));
-  EXPECT_THAT(OpenDirectory("set"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("set/d.npy"))));
+  EXPECT_THAT(Open("set"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("set/d.npy"))));
 }
 
 TEST_F(NpyTest, RefusesOneFilePerSample) {
-  for (size_t i = 0; i <= kMaxNpyFields; ++i) dir_.Write("set/" + std::to_string(i) + ".npy", "");
-  EXPECT_THAT(OpenDirectory("set"), StatusIs(Code::kInvalidArgument,
-                                             HasSubstr("more than 256 .npy files; each file is one field")));
+  for (size_t i = 0; i <= 256; ++i) dir_.Write("set/" + std::to_string(i) + ".npy", "");
+  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument,
+                                    HasSubstr("more than 256 .npy files; each file is one field")));
 }
 
 TEST_F(NpyTest, AHeaderThatLiesAboutTheSizeIsRefusedWithBothNumbers) {
@@ -205,32 +194,32 @@ TEST_F(NpyTest, AHeaderThatLiesAboutTheSizeIsRefusedWithBothNumbers) {
   ASSERT_EQ(header.size(), 64U + 64U);
   dir_.Write("short.npy", header + std::string(31, 'x'));
   dir_.Write("long.npy", header + std::string(33, 'x'));
-  EXPECT_THAT(OpenFile("short.npy"),
+  EXPECT_THAT(Open("short.npy"),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("short.npy")), HasSubstr("128 + 32 bytes"),
                                               HasSubstr("has 159"))));
-  EXPECT_THAT(OpenFile("long.npy"),
+  EXPECT_THAT(Open("long.npy"),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("long.npy")), HasSubstr("has 161"))));
   dir_.Write("huge.npy", NpyHeaderBytes("<f8", "(1000000000000, 1000000)", false));
-  EXPECT_THAT(OpenFile("huge.npy"),
+  EXPECT_THAT(Open("huge.npy"),
               StatusIs(Code::kDataLoss, HasSubstr("8000000000000000000 bytes, but the file has 128")));
 }
 
 TEST_F(NpyTest, ErrorsOfTheHeaderNameTheFile) {
   dir_.Write("a.npy", NpyHeaderBytes("|O", "(2,)", false) + "ab");
-  EXPECT_THAT(OpenFile("a.npy"),
+  EXPECT_THAT(Open("a.npy"),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("a.npy")), HasSubstr("Python objects"))));
   dir_.Write("b.npy", "");
-  EXPECT_THAT(OpenFile("b.npy"),
+  EXPECT_THAT(Open("b.npy"),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("b.npy")), HasSubstr("only 0 bytes"))));
   dir_.Write("c.npy", NpyHeaderBytes("|u1", "(2,)", false).substr(0, 60));
-  EXPECT_THAT(OpenFile("c.npy"),
+  EXPECT_THAT(Open("c.npy"),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("c.npy")), HasSubstr("the file has 60"))));
-  EXPECT_THAT(OpenFile("gone.npy"), StatusIs(Code::kNotFound, HasSubstr(Path("gone.npy"))));
+  EXPECT_THAT(Open("gone.npy"), StatusIs(Code::kNotFound, HasSubstr(Path("gone.npy"))));
 }
 
 TEST_F(NpyTest, AFileCutAfterwardsIsDataLoss) {
   dir_.Write("a.npy", NpyHeaderBytes("|u1", "(2, 4)", false) + "abcdefgh");
-  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
   fs::resize_file(Path("a.npy"), fs::file_size(Path("a.npy")) - 1);
   EXPECT_EQ(Sample(*dataset, 0, 0), "abcd");
   std::vector<std::byte> out(4);
@@ -244,7 +233,7 @@ TEST_F(NpyTest, SparseFilesOfManyTebibytesRead) {
   std::error_code error;
   fs::resize_file(Path("a.npy"), header.size() + (uint64_t{1} << 42), error);
   if (error) GTEST_SKIP() << "this file system has no files of 4 TiB: " << error.message();
-  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenFile("a.npy"));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("a.npy"));
   EXPECT_EQ(dataset->info().samples, uint64_t{1} << 32);
   EXPECT_EQ(Sample(*dataset, (uint64_t{1} << 32) - 1, 0), std::string(1024, '\0'));
 }
@@ -254,9 +243,7 @@ TEST_F(NpyTest, FingerprintFollowsShapesAndNames) {
                                size_t bytes) {
     const TempDir dir;
     dir.Write(std::string(field) + ".npy", NpyHeaderBytes(descr, shape, false) + std::string(bytes, 'x'));
-    const auto base = LocalPath::Resolve(dir.path().string(), {dir.path()});
-    EXPECT_OK(base);
-    const auto dataset = OpenNpyDirectory(*base, "");
+    const auto dataset = OpenLocal(dir, "", "npy");
     EXPECT_OK(dataset);
     return (*dataset)->info().fingerprint;
   };

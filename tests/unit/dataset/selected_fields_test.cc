@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/selected_fields.h"
 
-#include "server/dataset/formats/npy.h"
-#include "server/storage/local_file.h"
-#include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
+#include "tests/unit/dataset/open_local.h"
 
 namespace pinfeed {
 namespace {
@@ -16,9 +14,7 @@ class SelectedFieldsTest : public ::testing::Test {
   void SetUp() override {
     for (const char* const name : {"a", "b", "c"})
       dir_.Write("set/" + std::string(name) + ".npy", NpyHeaderBytes("|u1", "(2,)", false) + name + name);
-    const Result<LocalPath> base = LocalPath::Resolve((dir_ / "set").string(), {dir_.path()});
-    ASSERT_OK(base);
-    ASSERT_OK_AND_ASSIGN(whole_, OpenNpyDirectory(*base, "as named"));
+    ASSERT_OK_AND_ASSIGN(whole_, OpenLocal(dir_, "set", "npy"));
   }
 
   TempDir dir_;

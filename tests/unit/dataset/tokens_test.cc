@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/formats/tokens.h"
-
 #include <algorithm>
 #include <numeric>
 
-#include "server/storage/local_file.h"
-#include "tests/support/testing.h"
+#include "tests/support/parameters.h"
 #include "tests/unit/dataset/npy_file.h"
+#include "tests/unit/dataset/open_local.h"
 
 namespace pinfeed {
 namespace {
@@ -30,9 +28,10 @@ class TokensTest : public ::testing::Test {
   std::string Path(std::string_view below) const { return dir_ / below; }
   Result<std::shared_ptr<const Dataset>> Open(std::string_view name, uint32_t length, uint32_t stride = 0,
                                               std::optional<DType> dtype = {}) const {
-    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
-    if (!base.ok()) return base.status();
-    return OpenTokens(*base, Path(name), {length, stride, dtype});
+    ParameterMap options = {{"sequence_length", Number(length)}};
+    if (stride != 0) options["stride"] = Number(stride);
+    if (dtype) options["token_dtype"] = Word(std::string(DTypeName(*dtype)));
+    return OpenLocal(dir_, name, "tokens", std::move(options));
   }
   static std::vector<int64_t> Sample(const Dataset& dataset, uint64_t id, size_t field) {
     std::vector<std::byte> out(static_cast<size_t>(dataset.info().fields[field].spec.shape[0]) * 8);
@@ -163,14 +162,16 @@ TEST_F(TokensTest, RefusesATokenDtypeThatTheHeaderContradicts) {
 
 TEST_F(TokensTest, RefusesWrongSpecs) {
   dir_.Write("t.bin", std::string(7, 'x'));
-  EXPECT_THAT(Open("t.bin", 0), StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length of at least 1")));
+  EXPECT_THAT(Open("t.bin", 0),
+              StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length: must be at least 1")));
   EXPECT_THAT(Open("t.bin", 1),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("t.bin")),
                                               HasSubstr("7 bytes are not a whole number of uint16"))));
   EXPECT_THAT(Open("t.bin", 1, 0, DType::kInt64),
-              StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype is int64")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype: is neither uint16 nor uint32")));
   EXPECT_THAT(Open("gone.bin", 1), StatusIs(Code::kNotFound, HasSubstr(Path("gone.bin"))));
-  EXPECT_THAT(Open("", 1), StatusIs(Code::kInvalidArgument, HasSubstr("it is a directory")));
+  EXPECT_THAT(Open("", 1),
+              StatusIs(Code::kInvalidArgument, HasSubstr("is a directory, but a token stream is one file")));
 }
 
 TEST_F(TokensTest, AFileCutAfterwardsIsDataLoss) {
