@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer gets of feeds whose images its client decodes.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <set>
 
@@ -284,14 +281,11 @@ TEST_F(ClientDecodeTest, ForkedChildLeavesTheFeedAlone) {
   const auto cpu = Open("", nullptr);
   ASSERT_TRUE(gpu && cpu);
   ExpectSame(*gpu, *cpu, 2);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int exit_status = ExitStatusOfFork([&] {
     gpu.reset();
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return 0;
+  });
+  EXPECT_EQ(exit_status, 0);
   ExpectSame(*gpu, *cpu, 10);
 }
 

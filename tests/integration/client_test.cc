@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libpinfeed against a real daemon in another process: values, restarts, positions, what stays behind.
 #include <malloc.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -313,14 +312,11 @@ TEST_F(ClientDaemonTest, ForkedChildrenCallWhileTheParentsThreadsDo) {
     });
   }
   for (int i = 0; i < 20; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    const int exit_status = ExitStatusOfFork([&] {
       ::alarm(60);  // ends a child that hangs
-      ::_exit(StatusJson(address).find("ready") != std::string::npos ? 0 : 1);
-    }
-    int status = 0;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0) << "child " << i;
+      return StatusJson(address).find("ready") != std::string::npos ? 0 : 1;
+    });
+    EXPECT_EQ(exit_status, 0) << "child " << i;
   }
   stop = true;
   for (std::thread& caller : callers) caller.join();

@@ -199,18 +199,15 @@ TEST_F(DaemonTest, RefusesAWrongTokenAndAnotherProcessWithTheRightOne) {
     lifeline.SendHello(token);
     EXPECT_EQ(lifeline.Receive().frame.code, static_cast<uint32_t>(Code::kUnauthenticated));
   }
-  const pid_t child = ::fork();
-  if (child == 0) {  // only system calls from here on: other threads did not come along
+  const int exit_status = ExitStatusOfFork([&] {  // only system calls: other threads do not come along
     const RawLifeline lifeline(daemon_->lifeline_path());
     lifeline.SendHello(opened.token());
     const Welcome answer = lifeline.Receive();
-    ::_exit(!answer.hung_up && answer.fds.empty() &&
-                    answer.frame.code == static_cast<uint32_t>(Code::kUnauthenticated)
-                ? 0
-                : 1);
-  }
-  int exit_status = -1;
-  ASSERT_EQ(::waitpid(child, &exit_status, 0), child);
+    return !answer.hung_up && answer.fds.empty() &&
+                   answer.frame.code == static_cast<uint32_t>(Code::kUnauthenticated)
+               ? 0
+               : 1;
+  });
   EXPECT_EQ(exit_status, 0) << daemon_->Log();
   // The right process still can.
   const RawLifeline lifeline(daemon_->lifeline_path());

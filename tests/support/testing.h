@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every C++ test shares: assertions for Status and Result, a temporary directory, and (in testing.cc)
-// main with its watchdog.
+// What every C++ test shares: assertions for Status and Result, a temporary directory, a forked child, and
+// (in testing.cc) main with its watchdog.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -80,6 +81,10 @@ class ScopedEnv {
   bool was_set_;
   std::string old_value_;
 };
+
+// Forks a child that runs `body` and exits with what it returns, and waits for that. Returns the exit status,
+// or -1 if a signal ended the child. No other thread comes along: `body` may wait for none.
+int ExitStatusOfFork(const std::function<int()>& body);
 
 }  // namespace pinfeed
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,16 +49,13 @@ TEST(BatchPoolTest, NoChildInheritsALockOfAThreadThatItLacks) {
     while (!stop) use();
   });
   for (int i = 0; i < 50; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    const int exit_status = ExitStatusOfFork([&] {
       ::alarm(20);  // ends it
       const LibraryThread library_thread;
       use();
-      ::_exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status)) << "it hung";
+      return 0;
+    });
+    EXPECT_EQ(exit_status, 0) << "it hung";
   }
   stop = true;
   other.join();

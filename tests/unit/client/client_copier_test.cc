@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What pinfeed.h's copies without a daemon do with their arguments, over the stand-in driver.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -100,15 +96,12 @@ TEST_F(ClientCopierTest, OptionsBeyondReasonAreRefused) {
 }
 
 TEST_F(ClientCopierTest, ForkedChildIsRefusedAndMayClose) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int exit_status = ExitStatusOfFork([&] {
     const bool refused = Copy({source_.data(), 3, target(), 3}).code() == Code::kFailedPrecondition;
     pf_copier_close(copier_);
-    std::_Exit(refused ? 7 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(WEXITSTATUS(status), 7);
+    return refused ? 7 : 1;
+  });
+  EXPECT_EQ(exit_status, 7);
   EXPECT_OK(Copy({source_.data(), 3, target(), 3}));
 }
 

@@ -2,9 +2,6 @@
 // The client against an honest fake daemon: order, releases, ends, reconnects, positions. Through the C++
 // interface, so that it is tested too.
 // Long because: each test is one thing that a feed promises its trainer, and all need the same daemon.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -449,17 +446,14 @@ TEST_F(ClientFeedTest, ForkedChildDisturbsNothing) {
   session.Publish();
   pf_batch* batch = nullptr;
   ASSERT_EQ(pf_next(feed->get(), 0, &batch), PF_OK);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int exit_status = ExitStatusOfFork([&] {
     pf_batch* stolen = nullptr;
     const bool refused = pf_next(feed->get(), 0, &stolen) == PF_FAILED_PRECONDITION;
     pf_batch_release(batch);
     feed.reset();
-    ::_exit(refused ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return refused ? 0 : 1;
+  });
+  EXPECT_EQ(exit_status, 0);
   EXPECT_EQ(session.Released(0), 0U);
   EXPECT_EQ(NextCode(*feed), PF_OK) << "the session still lives";
   pf_batch_release(batch);

@@ -3,8 +3,6 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -146,15 +144,11 @@ TEST(ClientSpecTest, MessagesHoldWholeCharacters) {
 // The exit status of a child that tries to call.
 enum ChildMay { kCall = 10, kNotCall = 11, kElse = 12 };
 int ForkAndTry() {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  return ExitStatusOfFork([] {
     const NoForkScope scope(Soon());
     const Code code = scope.status().code();
-    ::_exit(code == Code::kOk ? kCall : code == Code::kFailedPrecondition ? kNotCall : kElse);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return code == Code::kOk ? kCall : code == Code::kFailedPrecondition ? kNotCall : kElse;
+  });
 }
 
 TEST(ClientForkTest, ForkWaitsForTheEndOfACall) {

@@ -3,7 +3,6 @@
 // Long because: each field of an invitation and of a task has its lie.
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -420,8 +419,7 @@ TEST_F(ProducerTest, ForkedChildHasNeitherTheMemoryNorAVoice) {
   SendTask(1, 0, 4);
   pf_task task;
   ASSERT_EQ(Next(&task), PF_OK);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int exit_status = ExitStatusOfFork([&] {
     unsigned char resident = 0;
     void* const page = const_cast<int64_t*>(task.sample_ids - kSampleIdOffset / sizeof(int64_t));
     const bool unmapped = ::mincore(page, 1, &resident) == -1 && errno == ENOMEM;
@@ -433,11 +431,9 @@ TEST_F(ProducerTest, ForkedChildHasNeitherTheMemoryNorAVoice) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     producer_.reset();
     const bool kept = own == page && ::mincore(page, 1, &resident) == 0;
-    ::_exit(unmapped && refused && kept ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return unmapped && refused && kept ? 0 : 1;
+  });
+  EXPECT_EQ(exit_status, 0);
   ASSERT_EQ(pf_producer_done(producer_.get(), &task, nullptr), PF_OK);
   EXPECT_EQ(Received().code, 0U) << "the child said nothing before";
 }
