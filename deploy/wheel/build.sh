@@ -38,7 +38,7 @@ done <"$work/packages"
 stage=$work/stage
 rm -rf "$stage" "$work"/*.whl
 mkdir -p "$stage/pinfeed/bin" "$stage/pinfeed/lib" "$stage/data"
-cp "$root/client/python/pyproject.toml" "$here/setup.py" "$stage/"
+cp "$root/LICENSE" "$root/client/python/pyproject.toml" "$here/setup.py" "$stage/"
 (cd "$root/client/python" && find pinfeed -name '*.py' -o -name py.typed) | while read -r file; do
   install -D -m 0644 "$root/client/python/$file" "$stage/$file"
 done

@@ -3,15 +3,10 @@
 #include "client/cli/tool_main.h"
 #include "server/daemon/daemon_main.h"
 
-extern "C" {
-[[gnu::visibility("default")]] int pinfeed_run(int argc, char** argv);
-[[gnu::visibility("default")]] int pinfeedd_run(int argc, char** argv);
-}
-
-int pinfeed_run(int argc, char** argv) {
+extern "C" [[gnu::visibility("default")]] int pinfeed_run(int argc, char** argv) {
   return pinfeed::ToolMain(argc, argv);
 }
 
-int pinfeedd_run(int argc, char** argv) {
+extern "C" [[gnu::visibility("default")]] int pinfeedd_run(int argc, char** argv) {
   return pinfeed::DaemonMain(argc, argv);
 }

@@ -55,7 +55,8 @@ def main():
     built = dict(line.split() for line in (deps / "sources").read_text().splitlines())
     parts = {f"{name} {version}": (deps / "licences" / name) for name, version in built.items()}
     parts |= {f"{name} {version}": pathlib.Path("/usr/share/doc") / name / "copyright" for name, version in packages.items()}
-    print("Code of others in this package, by Debian's names: sources built by deploy/wheel/dependencies.sh, and packages of Debian 12.\n")
+    print("Code of others in this package, by Debian's names: sources built by deploy/wheel/dependencies.sh, and packages of Debian 12.")
+    print("The text of the Apache License 2.0, which some of them refer to, is the LICENSE beside this package's metadata.\n")
     print("\n".join(f"  {title}" for title in sorted(parts)))
     for title, licence in sorted(parts.items()):
         print(f"\n{'=' * 78}\n{title}\n{'=' * 78}\n\n{licence.read_text(encoding='utf-8', errors='replace').strip()}")

@@ -58,6 +58,7 @@ done | sort -n | head -1)
 holds "import pinfeed takes $import_ms ms, and imports neither NumPy nor PyTorch"
 
 python3 - <<'END' || fail "images, and the tool beside them"
+import importlib.metadata
 import subprocess
 import pinfeed
 
@@ -76,6 +77,8 @@ with pinfeed.open("/wheel/images", batch_size=8, framework="numpy", transforms=[
     tool("pinfeed", "peek", "/wheel/images", "--address", feed.address)
 for program in ("pinfeed", "pinfeedd"):
     assert tool(program, "--version").strip().endswith(pinfeed.__version__)
+licences = [file.read_text() for file in importlib.metadata.files("pinfeed") if file.name == "LICENSE"]
+assert len(licences) == 1 and "Apache License" in licences[0]
 END
 holds "JPEG and PNG; pinfeed status, peek, doctor and python -m pinfeed"
 
