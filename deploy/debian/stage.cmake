@@ -3,6 +3,7 @@
 # settings in /etc, units where this Debian wants them, changelog, copyright and overrides in place, no search path in programs. The tarball stays as it is, with
 # a word on what it needs.
 set(version ${CPACK_PACKAGE_VERSION})
+cmake_host_system_information(RESULT debian QUERY DISTRIB_VERSION_ID)
 if(CPACK_GENERATOR STREQUAL "TGZ")
   set(folder ${CPACK_TEMPORARY_DIRECTORY})
   file(COPY ${CPACK_PINFEED_SOURCE_FOLDER}/LICENSE ${CPACK_PINFEED_SOURCE_FOLDER}/CHANGELOG.md DESTINATION ${folder})
@@ -37,7 +38,6 @@ file(MAKE_DIRECTORY ${folder}/etc/pinfeed)
 file(RENAME ${folder}/usr/share/pinfeed/pinfeed.toml ${folder}/etc/pinfeed/pinfeed.toml)
 file(REMOVE_RECURSE ${folder}/usr/share/pinfeed)
 # Before Debian 13, packages ship units in /lib.
-cmake_host_system_information(RESULT debian QUERY DISTRIB_VERSION_ID)
 if(debian VERSION_LESS 13)
   file(MAKE_DIRECTORY ${folder}/lib)
   file(RENAME ${folder}/usr/lib/systemd ${folder}/lib/systemd)
