@@ -10,11 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <ctime>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/quote.h"
 #include "common/base/unique_handle.h"
@@ -73,18 +75,18 @@ Result<std::string> ReadSmallFile(const TlsFile& file, bool secret) {
   return text;
 }
 
-// Returns the first certificate. All certificates are parsed.
-Result<Certificate> Parse(const TlsFile& file, const std::string& pem) {
+// Returns all certificates, at least one.
+Result<std::vector<Certificate>> Parse(const TlsFile& file, const std::string& pem) {
   const Bio bio(::BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &::BIO_free);
-  Certificate first(nullptr, &::X509_free);
+  std::vector<Certificate> certificates;
   ::ERR_clear_error();
   while (true) {
     Certificate next(::PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr), &::X509_free);
     if (next == nullptr) break;
-    if (first == nullptr) first = std::move(next);
+    certificates.push_back(std::move(next));
   }
   const bool ended = ERR_GET_REASON(::ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  if (first == nullptr && ended) {
+  if (certificates.empty() && ended) {
     ::ERR_clear_error();
     return InvalidArgument(
         Describe(file) + " contains no certificate; it must be PEM, with a line -----BEGIN CERTIFICATE-----");
@@ -93,7 +95,7 @@ Result<Certificate> Parse(const TlsFile& file, const std::string& pem) {
     return InvalidArgument(Describe(file) + " contains a malformed certificate (" + TakeReason() +
                            "); create it again");
   ::ERR_clear_error();
-  return first;
+  return certificates;
 }
 
 // Replaces OpenSSL's default callback, which prompts on the terminal.
@@ -187,9 +189,10 @@ Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side) {
   ASSIGN_OR_RETURN(identity.certificate, ReadSmallFile(files.certificate, false));
   ASSIGN_OR_RETURN(identity.key, ReadSmallFile(files.key, true));
   ASSIGN_OR_RETURN(identity.ca, ReadSmallFile(files.ca, false));
-  ASSIGN_OR_RETURN(const Certificate certificate, Parse(files.certificate, identity.certificate));
+  ASSIGN_OR_RETURN(const std::vector<Certificate> chain, Parse(files.certificate, identity.certificate));
+  const Certificate& certificate = chain.front();
   ASSIGN_OR_RETURN(const Key key, ParseKey(files.key, identity.key));
-  RETURN_IF_ERROR(Parse(files.ca, identity.ca).status());
+  ASSIGN_OR_RETURN(const std::vector<Certificate> authorities, Parse(files.ca, identity.ca));
   if (::X509_check_private_key(certificate.get(), key.get()) != 1) {
     ::ERR_clear_error();
     return InvalidArgument(files.key.name + ": " + QuotePath(files.key.path) + " is not the key of " +
@@ -200,6 +203,10 @@ Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side) {
   RETURN_IF_ERROR(CheckPurpose(files.certificate, certificate, side));
   identity.valid_from = TimeOf(::X509_get0_notBefore(certificate.get()));
   identity.valid_until = TimeOf(::X509_get0_notAfter(certificate.get()));
+  for (const Certificate& authority : authorities) {
+    identity.ca_valid_until =
+        std::max(identity.ca_valid_until, TimeOf(::X509_get0_notAfter(authority.get())));
+  }
   return identity;
 }
 

@@ -31,6 +31,7 @@ struct TlsIdentity {
   std::string key;
   std::chrono::system_clock::time_point valid_from;
   std::chrono::system_clock::time_point valid_until;
+  std::chrono::system_clock::time_point ca_valid_until;  // of `ca`, the certificate that expires last
 
   bool operator==(const TlsIdentity&) const = default;
 };

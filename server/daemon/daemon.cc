@@ -188,7 +188,7 @@ Status Daemon::LoadAdminAccess() {
   if (config.admin_listen.empty()) return OkStatus();
   Result<TlsIdentity> identity = ReadAdminIdentity(config);
   if (!identity.ok()) return WithOrigin(identity.status(), running_.command_line());
-  WarnIfNotValidNow(config, *identity);
+  for (const std::string& warning : ValidityWarnings(config, *identity)) spdlog::warn("{}", warning);
   parts_->admin_access.emplace(*std::move(identity), config.admin_clients);
   return OkStatus();
 }

@@ -96,11 +96,18 @@ Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
                          TlsSide::kServer);
 }
 
-void WarnIfNotValidNow(const Config& config, const TlsIdentity& identity) {
-  const std::string fault = ValidityFault(identity, std::chrono::system_clock::now());
-  if (fault.empty()) return;
-  spdlog::warn("admin_cert: {} {}: its clients will refuse this daemon; renew it, then reload",
-               QuotePath(config.admin_cert), fault);
+std::vector<std::string> ValidityWarnings(const Config& config, const TlsIdentity& identity) {
+  const auto now = std::chrono::system_clock::now();
+  std::vector<std::string> warnings;
+  if (const std::string fault = ValidityFault(identity, now); !fault.empty()) {
+    warnings.push_back("admin_cert: " + QuotePath(config.admin_cert) + " " + fault +
+                       ": its clients will refuse this daemon; renew it, then reload");
+  }
+  if (now > identity.ca_valid_until) {
+    warnings.push_back("admin_ca: " + QuotePath(config.admin_ca) + " expired on " +
+                       UtcText(identity.ca_valid_until) + ": nobody is admitted; renew it, then reload");
+  }
+  return warnings;
 }
 
 Status WithOrigin(const Status& status, const CommandLine& command_line) {
@@ -149,8 +156,10 @@ Status CheckHost(const CommandLine& command_line) {
   note("socket_group", !group.ok() ? group.status() : *group ? CheckGroup(**group) : OkStatus());
   note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
   if (!config.admin_listen.empty()) {
-    const Status identity = ReadAdminIdentity(config).status();
-    note(KeyOf(identity, command_line, "admin_listen"), identity);
+    const Result<TlsIdentity> identity = ReadAdminIdentity(config);
+    note(KeyOf(identity.status(), command_line, "admin_listen"), identity.status());
+    if (identity.ok())
+      for (const std::string& warning : ValidityWarnings(config, *identity)) spdlog::warn("{}", warning);
   }
   for (const std::string& root : config.allowed_roots)
     note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));

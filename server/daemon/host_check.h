@@ -28,9 +28,9 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 
 // Reads the files named by admin_cert, admin_key and admin_ca. kInvalidArgument when they are unusable.
 Result<TlsIdentity> ReadAdminIdentity(const Config& config);
-// Logs a warning when the certificate is expired or not yet valid. This never fails the start: the daemon can
+// Says which of these certificates are expired or not yet valid. This never fails the start: the daemon can
 // still serve trainers.
-void WarnIfNotValidNow(const Config& config, const TlsIdentity& identity);
+std::vector<std::string> ValidityWarnings(const Config& config, const TlsIdentity& identity);
 
 // Prefixes a message that starts with a configuration key with the origin of that key's value.
 Status WithOrigin(const Status& status, const CommandLine& command_line);
@@ -42,7 +42,8 @@ std::vector<std::string> MissingWarnings(const CommandLine& before, const Comman
 // Checks the configuration against this host, for --check. Covers what Start refuses: the sizes of pool and
 // cache, the group, the socket directory and the admin endpoint's files. Also covers what may appear later
 // with a mount: the allowed roots, and every named dataset, which is opened as for a feed. kInvalidArgument
-// lists every fault, one per line, each with the origin of the value.
+// lists every fault, one per line, each with the origin of the value. Certificates that are not valid now are
+// warnings in the log.
 Status CheckHost(const CommandLine& command_line);
 
 }  // namespace pinfeed

@@ -21,8 +21,9 @@ Result<LoadedConfig> LoadConfig(const ReadConfig& read, const CommandLine& runni
     Result<TlsIdentity> identity = ReadAdminIdentity(config);
     if (!identity.ok()) return WithOrigin(identity.status(), out.command_line);
     out.identity = *std::move(identity);
+    out.warnings = ValidityWarnings(config, *out.identity);
   }
-  out.warnings = out.command_line.overridden;
+  for (const std::string& overridden : out.command_line.overridden) out.warnings.push_back(overridden);
   for (std::string& missing : MissingWarnings(running, out.command_line, at))
     out.warnings.push_back(std::move(missing));
   return out;

@@ -6,7 +6,6 @@
 
 #include "common/base/log.h"
 #include "server/daemon/daemon_parts.h"
-#include "server/daemon/host_check.h"
 
 namespace pinfeed {
 namespace {
@@ -24,7 +23,6 @@ ReloadReport RunningConfig::Adopt(const std::string& who, const LoadedConfig& lo
   command_line_ = std::move(reload.next);
   Apply(parts);
   if (loaded.identity && parts.admin_access) {
-    WarnIfNotValidNow(command_line_.config, *loaded.identity);
     const std::string until = UtcText(loaded.identity->valid_until);
     if (parts.admin_access->SetIdentity(*loaded.identity))
       reload.changed.push_back("admin endpoint: the certificates were reloaded; its own is valid until " +

@@ -133,7 +133,8 @@ constexpr auto kDaemon = std::to_array<FigureRow<DaemonSnapshot>>({
      Of<&D::config_unix_seconds>, "Unix time at which the configuration in force was loaded."},
     {"admin_certificate_expiry_timestamp_seconds", kGauge, kAll,
      Of<&D::admin_certificate_until_unix_seconds>,
-     "Unix time at which the admin endpoint's certificate expires; absent without the endpoint."},
+     "Unix time at which the admin endpoint's certificate, or the last one of admin_ca, expires; absent "
+     "without the endpoint."},
     {"workers", kGauge, kAll, Of<&D::workers>, "Threads that load samples."},
     {"workers_busy", kGauge, kAll, Of<&D::workers_busy>,
      "Worker threads that are loading samples."},

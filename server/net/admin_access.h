@@ -3,6 +3,7 @@
 // reload. Out: the TLS identity for handshakes; which clients may call.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -27,10 +28,10 @@ class AdminAccess {
   // Applies to new calls, over open connections too.
   void SetClients(std::vector<std::string> clients) PF_EXCLUDES(mutex_);
 
-  // When the certificate in force expires.
+  // When nobody is served any more: the certificate in force, or the last one of its CAs, has expired.
   std::chrono::system_clock::time_point valid_until() const PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    return identity_.valid_until;
+    return std::min(identity_.valid_until, identity_.ca_valid_until);
   }
 
   struct Version {

@@ -121,6 +121,8 @@ class TlsStream final : public ByteStream {
     if (!peer_) {
       const char* const reason = ::ERR_reason_error_string(::ERR_peek_last_error());
       fault_ = std::string("its TLS handshake ended: ") + (reason != nullptr ? reason : "the client hung up");
+      const auto verified = ::SSL_get_verify_result(ssl_.get());
+      if (verified != X509_V_OK) fault_ += std::string(": ") + ::X509_verify_cert_error_string(verified);
     }
     ::ERR_clear_error();
     return kBroken;
@@ -160,6 +162,8 @@ TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
   ::SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
   ::SSL_CTX_set_alpn_select_cb(raw, &ChooseProtocol, nullptr);
   ::SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  // Whatever admin_ca has is trusted, an intermediate CA without its root too, as in gRPC's clients.
+  ::X509_VERIFY_PARAM_set_flags(::SSL_CTX_get0_param(raw), X509_V_FLAG_PARTIAL_CHAIN);
 
   const Bio chain = ReadOnlyBio(identity.certificate);
   for (bool first = true;; first = false) {

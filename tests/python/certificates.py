@@ -43,18 +43,21 @@ def self_signed(folder, name, san=None, new_key=NEW_KEY, usage=None):
 
 
 class Authority:
-    def __init__(self, folder, name):
+    """`of`: the authority above it, if it is not one of its own."""
+
+    def __init__(self, folder, name, of=None, days=(-1, 30)):
         self.folder = folder / name
         self.folder.mkdir()
         (self.folder / "index").touch()
         (self.folder / "config").write_text(CONFIG.format(folder=self.folder))
-        self.cert, self.key = self_signed(self.folder, "ca", usage="keyUsage=critical,keyCertSign")
+        usage = "keyUsage=critical,keyCertSign"
+        self.cert, self.key = of.sign(name, None, days, "basicConstraints=critical,CA:TRUE", usage) if of else self_signed(self.folder, "ca", usage=usage)
 
-    def sign(self, name, san=None, days=(-1, 30)):
+    def sign(self, name, san=None, days=(-1, 30), *extensions):
         """A certificate for the CN `name`, valid from and until so many days from now."""
         stem = f"{name.replace('/', '_')}-{len(list(self.folder.iterdir()))}"
         pair, request = Pair(self.folder / f"{stem}.pem", self.folder / f"{stem}.key"), self.folder / f"{stem}.csr"
-        extra = ["-addext", f"subjectAltName={san}"] if san else []
+        extra = [word for text in ([f"subjectAltName={san}"] if san else []) + [*extensions] for word in ("-addext", text)]
         openssl("req", "-new", *NEW_KEY, "-keyout", pair.key, "-out", request, "-subj", f"/CN={name}", *extra)
         now = datetime.datetime.now(datetime.timezone.utc)
         start, end = ((now + datetime.timedelta(days=day)).strftime("%Y%m%d%H%M%SZ") for day in days)

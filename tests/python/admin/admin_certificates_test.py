@@ -11,11 +11,16 @@ import time
 import grpc
 import pinfeed
 import pytest
-from admin_fixtures import Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
-from certificates import Pair, openssl, self_signed
+from admin_fixtures import TOOL, Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
+from certificates import Authority, Pair, openssl, self_signed
 from conftest import ROOT
 from daemon_process import Daemon
 from operate_test import eventually, metric
+
+
+def check(folder, flags):
+    command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(folder), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
@@ -38,8 +43,7 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
         shutil.copy(papers.ops.key, key)
         status, _, err = one.tool("reload")
         assert status == 1 and f"{file}:3: admin_key: '{key}' is not the key of admin_cert '{cert}'" in err
-        check = [os.environ["PINFEED_DAEMON"], "--check", "--config", str(file), "--socket-dir", str(tmp_path)]
-        checked = subprocess.run(check, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        checked = check(tmp_path, ["--config", str(file)])
         assert checked.returncode == 2 and f"{file}:3: admin_key: '{key}' is not the key" in checked.stderr
         one.serves()  # what was in force is
         install(papers.other.sign("server", "IP:127.0.0.1"), papers.other)
@@ -157,12 +161,33 @@ def test_an_address_in_use_is_told(papers, endpoint, tmp_path):
 def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers, tmp_path):
     old = papers.ca.sign("server", "IP:127.0.0.1", days=(-9, -1))
     one = Endpoint(tmp_path / "run", papers, *papers.flags(cert=old.cert, key=old.key))
-    assert re.search(r"admin_cert: '.*' expired on \d{4}-.* UTC: its clients will refuse this daemon; renew it, then reload", one.daemon.log())
+    told = r"admin_cert: '.*' expired on \d{4}-.* UTC: its clients will refuse this daemon; renew it, then reload"
+    assert re.search(told, one.daemon.log())
+    reloaded = subprocess.run([TOOL, "--address", one.daemon.address, "reload"], capture_output=True, text=True, timeout=60, check=False)
+    assert reloaded.returncode == 0 and re.search(told, reloaded.stdout + reloaded.stderr), reloaded
+    checked = check(tmp_path, papers.flags(cert=old.cert, key=old.key))
+    assert checked.returncode == 0 and re.search(told, checked.stdout + checked.stderr), checked
     status, _, err = one.tool("status")
     assert status == 1 and "or not valid now" in err
     assert pinfeed.status(one.daemon.address)["state"] == "ready"
     assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
     one.daemon.stop()
+
+
+def test_an_intermediate_authority_is_enough_and_its_end_is_told(papers, tmp_path):
+    team = Authority(tmp_path, "team", of=papers.ca)
+    one = Endpoint(tmp_path / "run", papers, *papers.flags(ca=team.cert))
+    one.serves(pair=team.sign("x", "DNS:ops.example"))
+    assert one.tool("status")[0] == 1  # of the authority above
+    one.daemon.stop()
+    old = Authority(tmp_path, "old", of=papers.ca, days=(-9, -1))
+    two = Endpoint(tmp_path / "two", papers, *papers.flags(ca=old.cert))
+    told = r"admin_ca: '.*' expired on \d{4}-.* UTC: nobody is admitted; renew it, then reload"
+    assert re.search(told, two.daemon.log())
+    assert abs(metric(two.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
+    assert two.tool("status", pair=old.sign("x", "DNS:ops.example"))[0] == 1
+    eventually("the log says why", lambda: "its TLS handshake ended: certificate verify failed: certificate has expired" in two.daemon.log())
+    two.daemon.stop()
 
 
 def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_path):
