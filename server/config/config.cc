@@ -121,7 +121,7 @@ bool DifferByOne(std::string_view one, std::string_view other) {
 // PINFEED_PORT=tcp://10.0.0.1:80.
 void CheckSpelling(const std::map<std::string, std::string>& environment, std::vector<std::string>& faults) {
   constexpr std::string_view kPrefix = "PINFEED_";
-  constexpr size_t kLeastSpelled = kPrefix.size() + 6;
+  constexpr size_t kLeastSpelled = kPrefix.size() + 3;
   std::vector<std::string> names{"PINFEED_CONFIG", "PINFEED_ADDRESS", "PINFEED_LIBRARY", "PINFEED_DAEMON"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(EnvironmentName(key.name));
   for (const auto& variable : environment) {

@@ -85,9 +85,9 @@ TEST(ConfigTest, AVariableThatIsNearlyASettingIsAFault) {
   EXPECT_THAT(
       ParseCommandLine({}, {{"PINFEED_WORKER", "1"}}).status().message(),
       HasSubstr("environment PINFEED_WORKER: there is no such setting; did you mean PINFEED_WORKERS?"));
-  for (const char* other :
-       {"PINFEED_ADDRESS", "PINFEED_DAEMON", "PINFEED_PORT", "PINFEED_SERVICE_HOST", "PINFEED_PORT_9467_TCP",
-        "PINFEED_ADMIN_PORT", "PINFEED_GPU", "PINFEED_BUILD_DIR", "WORKER"})
+  EXPECT_THAT(ParseCommandLine({}, {{"PINFEED_GPU", "off"}}).status().message(), HasSubstr("PINFEED_GPUS?"));
+  for (const char* other : {"PINFEED_ADDRESS", "PINFEED_DAEMON", "PINFEED_PORT", "PINFEED_SERVICE_HOST",
+                            "PINFEED_PORT_9467_TCP", "PINFEED_ADMIN_PORT", "PINFEED_BUILD_DIR", "WORKER"})
     EXPECT_OK(ParseCommandLine({}, {{other, "1"}}).status()) << other;
   EXPECT_OK(ParseCommandLine({}, {{"PINFEED_WORKER", "tcp://10.0.0.1:80"}}).status());
 }
