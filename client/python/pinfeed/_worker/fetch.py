@@ -10,9 +10,11 @@ import contextlib
 import copy
 import enum
 import inspect
+import io
 import itertools
 import os
 import pickle
+import types
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy
@@ -244,15 +246,41 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
 
 def _begins_by_itself(dataset: Any, state: Any) -> bool:
     """Whether a dataset that is its own iterator is known to begin an epoch with this state. Asks a copy for a sample, since some open their source for
-    the first one, and only then. Copies share files that are mapped into memory.
+    the first one, and only then.
     """
-    if not hasattr(type(dataset), "__next__") or hasattr(type(dataset), "__del__"):
+    if not hasattr(type(dataset), "__next__"):
         return False
     with contextlib.suppress(Exception):  # it cannot be copied, or the copy cannot be read
-        spare = copy.deepcopy(dataset, {id(each): each for each in vars(dataset).values() if isinstance(each, numpy.memmap)})
+        spare = _copied(dataset)
         _load(spare, state)
         return any(True for _ in only_next(iter(spare)))
     return False
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy that shares the memory of arrays, which cannot be written in it. Raises for what has no pickle, and for objects with a `__del__`: that
+    of the copy would close what the original uses.
+    """
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, each: Any) -> Optional[int]:
+            if isinstance(each, (numpy.memmap, type, types.FunctionType)):  # also those without a name
+                shared.append(each)
+                return len(shared) - 1
+            if hasattr(type(each), "__del__"):
+                raise TypeError(f"{type(each).__name__} has a __del__")
+            return None
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, number: int) -> Any:
+            return shared[number]
+
+    shared: List[Any] = []
+    arrays: List[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    Pickler(stream, 5, buffer_callback=arrays.append).dump(value)
+    stream.seek(0)
+    return Unpickler(stream, buffers=[each.raw().toreadonly() for each in arrays]).load()
 
 
 def _load(dataset: Any, state: Any) -> Any:
