@@ -313,6 +313,36 @@ def test_locks_are_taken_where_no_handler_runs(serve, monkeypatch):
         assert value_of(sent.result(TIMEOUT)) == 1
 
 
+@pytest.mark.parametrize("during", ["answer", "take"])
+def test_a_handler_may_close_a_batcher_within_a_call(serve, monkeypatch, during):
+    batcher = serve("closed", model=False, max_batch=1, max_delay=0)
+    with pinfeed.BatcherClient("closed") as client:
+        future = client.submit(array(1))
+        batch = take(batcher) if during == "answer" else None
+        receive = batcher._link.receive
+
+        def handler():
+            batcher.close()
+            return receive()
+
+        monkeypatch.setattr(batcher._link, "receive", handler)
+        with pytest.raises(pinfeed.Error):
+            batch.answer([b"1"]) if batch else take(batcher)
+        assert future.exception(TIMEOUT) is not None or future.result() == b"1"
+
+
+def test_a_handler_may_close_a_client_within_a_call(serve):
+    serve("closed-client")
+    client = pinfeed.BatcherClient("closed-client")
+    with client._lock:
+        client.submit(array(1))
+        client.close()  # the thread of answers waits for this lock
+    client._thread.join(TIMEOUT)
+    assert not client._thread.is_alive()
+    client.close()
+    assert client._link._socket.fileno() == -1
+
+
 def test_values_of_other_byte_orders_and_dtypes(serve):
     batcher = serve("values", model=False, max_batch=1)
     with pinfeed.BatcherClient("values") as client:

@@ -134,7 +134,7 @@ class Batcher:
         self._name = name
         self._closed = False
         self._most = most  # bytes of an answer that is no error
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close within a call
         self._feed = Feed(
             open_spec(
                 spec,
@@ -211,7 +211,7 @@ class Batcher:
                 raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
             if batch._answered:
                 raise Error(Code.FAILED_PRECONDITION, "answer: the batch was answered before: give all its outputs in one call")
-            memory = self._link.memory
+            memory = memoryview(self._link.memory)  # which a `close` by a signal handler then leaves mapped
             for row, (content, failed) in enumerate(contents):
                 if not failed and len(content) > self._most:
                     content, failed = f"the answer has {len(content)} bytes, more than max_answer_bytes={self._most}".encode(), True

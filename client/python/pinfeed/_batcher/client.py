@@ -15,6 +15,7 @@ from .._base.errors import Code, Error, InvalidArgumentError, ResourceExhaustedE
 from .link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
 
 _OPEN_TIMEOUT_S = 10.0
+_CLOSE_PATIENCE_S = 2.0  # with the thread of answers, which waits for the lock of a call in which a signal handler closes
 _MAX_DEADLINE_S = 24 * 3600.0
 _MIN_SLOTS, _MAX_SLOTS = 3, 64
 _Self = TypeVar("_Self", bound="BatcherClient")
@@ -121,7 +122,8 @@ class BatcherClient:
             return
         self._link.hang_up()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(_CLOSE_PATIENCE_S)
+        if not self._thread.is_alive():  # otherwise the link goes with the client
             with self._lock:
                 self._link.close()
 
