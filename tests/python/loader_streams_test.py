@@ -523,6 +523,48 @@ def test_later_epochs_do_not_begin_at_the_loaded_state(kind, options, taken):
     assert [values(resumed) for _ in range(3)] == whole and len(whole[2]) == 6
 
 
+class Descriptor:
+    """Closes the file when it goes, as wrappers of C handles do."""
+
+    def __init__(self, path):
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self):
+        os.close(self.number)
+
+
+class ReadsByADescriptor(TellsWhatItWasGiven):
+    """Of a copy's end the original would not hear."""
+
+    def __init__(self, path):
+        self.file = Descriptor(path)
+
+    def __next__(self):
+        return os.pread(self.file.number, 1, super().__next__())[0]
+
+
+@PLACES
+def test_a_dataset_whose_copy_would_close_its_file_is_not_copied(options, tmp_path):
+    (tmp_path / "numbers").write_bytes(bytes(range(6)))
+    loader, resumed = (pinfeed.DataLoader(ReadsByADescriptor(tmp_path / "numbers"), 1, **options) for _ in range(2))
+    assert values(loader) == [[number] for number in range(6)]
+    resumed.load_state_dict(loader.state_dict())
+    assert [values(resumed) for _ in range(2)] == [values(loader) for _ in range(2)]
+
+
+def test_an_iterator_that_could_not_be_made_leaves_the_position():
+    dataset = Stream()
+    loader = pinfeed.DataLoader(dataset, 2)
+    values(loader)
+    before = loader.state_dict()
+    assert not before["running"]
+    dataset.__class__ = type("Away", (Stream,), {"__iter__": lambda self: iter(None)})
+    with pytest.raises(TypeError):
+        iter(loader)
+    gc.collect()
+    assert {**loader.state_dict(), "base_seed": before["base_seed"]} == before
+
+
 def test_a_state_that_the_program_loads_itself_is_not_forgotten():
     dataset = KeepsTheLoadedState()
     dataset.load_state_dict({"at": 4})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pinfeed.DataLoader` without workers: its arguments and batches beside torch's, and the parts that need no daemon."""
 
+import collections
 import os
 import pathlib
 import pickle
@@ -243,6 +244,18 @@ def test_everything_in_a_batch_is_pinned():
     assert pinned["a"][0].pinned and pinned["a"][1] == "text"
     assert type(pinned["b"]) is list and pinned["b"][0].pinned and pinned["b"][1] == 3
     assert type(pinned["c"]).__name__ == "Point" and pinned["c"].x.pinned
+
+
+def test_containers_are_pinned_with_their_attributes():
+    class Items(list):
+        note = None
+
+    items, entries = Items([Pinnable()]), collections.defaultdict(int, a=Pinnable())
+    items.note = "kept"
+    pinned = pinning.pin([items, entries], None, torch.Tensor)
+    assert type(pinned[0]) is Items and pinned[0].note == "kept" and pinned[0][0].pinned
+    assert pinned[1].default_factory is int and pinned[1]["a"].pinned
+    assert not items[0].pinned and not entries["a"].pinned
 
 
 def collections_pair(x, y):

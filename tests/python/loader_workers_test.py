@@ -413,9 +413,10 @@ def test_workers_that_keep_dying_are_an_error():
         next(iterator)
 
 
-def test_a_first_batch_that_kills_is_an_error():
+def test_a_first_batch_that_kills_is_an_error(caplog):
     with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
         list(pinfeed.DataLoader(Numbers(20, deadly), 2, num_workers=2, sampler=[10]))
+    assert "is killed by signal: Killed; another one takes its place" in caplog.text
 
 
 def test_after_a_break_the_workers_end():

@@ -83,6 +83,7 @@ class FirstBatch:
                     raise worker_deaths(deaths)
                 if self._lanes is not None:
                     self._lanes.check(worker, deaths[-1], first_batch=True)
+                logger.warning("%s; another one takes its place", deaths[-1])
                 self._pool.replace(worker)
                 self._send(worker, number)
             if not ready and time.monotonic() >= retry:

@@ -31,6 +31,7 @@ class LoaderIterator(Iterator[Any]):
     """One epoch of a loader. Threads: one."""
 
     _SHARED_LENGTH = ""
+    over = True  # until it is made: one whose constructor raised leaves no position
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         self._loader = loader
@@ -47,7 +48,6 @@ class LoaderIterator(Iterator[Any]):
         self._complete = False
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
-        self.over = False
 
     def state_dict(self) -> Dict[str, Any]:
         return self._epoch.state(self._yielded)
@@ -157,6 +157,7 @@ class SingleIterator(LoaderIterator):
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
             if told is not None and loader._stream_left is None and loader._begun_again is None and not same_state(told, self._told()):
                 self._unread = None
+        self.over = False
 
     def _open(self) -> IterableFetcher:
         loader = self._loader

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections.abc
+import copy
 import warnings
 from typing import Any, Callable, Optional, Tuple
 
@@ -46,20 +47,25 @@ def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], 
         if isinstance(data, (str, bytes)):
             return data
         if isinstance(data, collections.abc.Mapping):
-            return _rebuilt(data, {key: converted(value) for key, value in data.items()})
+            return _rebuilt(data, {key: converted(value) for key, value in data.items()}, collections.abc.MutableMapping)
         if isinstance(data, tuple) and hasattr(data, "_fields"):
             return type(data)(*map(converted, data))
         if isinstance(data, collections.abc.Sequence):
             members = list(map(converted, data))
-            return members if isinstance(data, tuple) else _rebuilt(data, members)
+            return members if isinstance(data, tuple) else _rebuilt(data, members, collections.abc.MutableSequence)
         return data
 
     return converted(data)
 
 
-def _rebuilt(data: Any, content: Any) -> Any:
-    """Returns the content in a container of the same type, or as it is if that type cannot be made of it."""
+def _rebuilt(data: Any, content: Any, mutable: type) -> Any:
+    """Returns the content in a copy of a mutable container, which has its attributes, or in another one of the type; as it is if that type cannot be made so."""
     try:
-        return type(data)(content)
+        if not isinstance(data, mutable):
+            return type(data)(content)
+        same: Any = copy.copy(data)
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            same[key] = value
+        return same
     except TypeError:
         return content

@@ -84,6 +84,7 @@ class WorkerIterator(LoaderIterator):
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         super().__init__(loader, epoch)
+        self.over = False
         self._closed = False  # whether `close` has reached its end
         self._feed: Optional[ProducedFeed] = None
         self._supervisor: Optional[Supervisor] = None
@@ -437,7 +438,7 @@ class WorkerIterator(LoaderIterator):
             return
         super().close()
         self._close_feed()
-        if not self._loader.persistent_workers or (self._lanes is not None and self._lanes.lost):
+        if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
             self._pool.stop()
         elif self._lanes is not None and not self._pool.stopped:
             self._pool.end_epoch(self._log)
