@@ -35,7 +35,7 @@ _Steps = Tuple[Callable[[Any], Any], ...]
 _View = Tuple[Tuple[int, ...], Any, int, _Steps]
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The place of a tensor in every slot of the feed."""
 
     name: str
@@ -45,9 +45,9 @@ class _Place(NamedTuple):
     sample_bytes: int
     writable: bool
     small: bool  # always copied
-    array_dtype: Any  # for numpy.ndarray
-    view: _Steps  # to the user's view of the array
-    copy: _Steps  # to a copy
+    array_dtype: Any = None  # for numpy.ndarray
+    view: _Steps = ()  # to the user's view of the array
+    copy: _Steps = ()  # to a copy
     rows: int = -1  # of a packed tensor: for which there is memory; the field is a `Ragged`
     extents: int = -1  # the offset of its extents
 
@@ -132,7 +132,7 @@ class BatchMaker(Maker):
         self._zero_copy = zero_copy
         self._gpu = gpu
         self._tensor_count = tensor_count
-        self._places: List[_Place] = []
+        self._places: List[Place] = []
         self._packed: List[int] = []  # the numbers of packed fields
         self._views: Dict[Tuple[int, bool], List[_View]] = {}  # by number of samples, and whether all are copies
         self._slot_type: Any = None  # from _slot_class
@@ -205,7 +205,7 @@ class BatchMaker(Maker):
         self._views[samples, copied] = views
         return views
 
-    def _gather(self, place: _Place, values: Any, extents: Any) -> Ragged:
+    def _gather(self, place: Place, values: Any, extents: Any) -> Ragged:
         ragged = gather(values, extents, place.name)
         return Ragged(_apply(place.copy if self._gpu >= 0 else place.view, ragged.values), ragged.offsets)
 
@@ -224,7 +224,7 @@ class BatchMaker(Maker):
             small = self.is_small(length) or tensor.extents != 0
             array_dtype, view, copy = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, small)
             places.append(
-                _Place(
+                Place(
                     name,
                     tensor.dtype,
                     tuple(tensor.shape[1 : tensor.dims]),
@@ -249,7 +249,7 @@ class BatchMaker(Maker):
             self.max_held = UINT32_MAX
         if self._framework == "torch":
             self._read_only = False  # torch has no read-only tensors and would warn about each
-        self._batch_type = _slot_batch_class(places, self._address, self._gpu)
+        self._batch_type = slot_batch_class(places, self._address, self._gpu)
         length = max(
             tensor.data - data + (tensor.bytes if tensor.extents else sample_bytes(tensor) * self._batch_size) for tensor in tensors
         )
@@ -326,25 +326,21 @@ def _slot_class(length: int) -> Any:
     return Slot
 
 
-def _slot_batch_class(places: List[_Place], address: Callable[[Any], int], gpu: int) -> Type[Batch]:
-    """Like batch_class, for batches made by a `BatchMaker`. `address` returns the address of a tensor's first byte."""
+def slot_batch_class(places: List[Place], address: Callable[[Any], int], gpu: int) -> Type[Batch]:
+    """Like batch_class, for batches whose `_slot` is that of their views, or None. `address` returns the address of a tensor's first byte. `gpu`: the GPU
+    that the tensors are on; -1: host.
+    """
 
     def make_raw(batch: Any) -> Dict[str, RawTensor]:
         if "_slot" not in batch.__dict__:
-            return {}  # not made by a BatchMaker
-        slot = batch._slot
-        samples = len(batch[0])
-        raw = {}
+            return {}  # derived from another batch
+        slot, raw = batch._slot, {}
         for place, tensor in zip(places, batch):
-            size, shape = samples * place.sample_bytes, (samples,) + place.sample_shape
-            if isinstance(tensor, Ragged):
-                values, rows = tensor.values, len(tensor.values)
-                shape = (rows,) + place.sample_shape
-                raw[place.name] = RawTensor(values, address(values), rows * place.sample_bytes, shape, place.dtype, True, gpu)
-            elif slot is None or place.small:
-                raw[place.name] = RawTensor(tensor, address(tensor), size, shape, place.dtype, True, gpu)
-            else:
-                raw[place.name] = RawTensor(slot, slot.address + place.offset, size, shape, place.dtype, place.writable)
+            values = tensor.values if isinstance(tensor, Ragged) else tensor
+            shape = tuple(values.shape)
+            copied = slot is None or place.small
+            owner, begin = (values, address(values)) if copied else (slot, slot.address + place.offset)
+            raw[place.name] = RawTensor(owner, begin, shape[0] * place.sample_bytes, shape, place.dtype, copied or place.writable, gpu)
         return raw
 
     return type("Batch", (batch_class([place.name for place in places]),), {"_make_raw": make_raw, "__module__": Batch.__module__})

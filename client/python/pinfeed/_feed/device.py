@@ -11,14 +11,14 @@ import ctypes
 import functools
 import math
 import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .._base import abi
 from .._base.checks import UINT32_MAX, Checks
 from .._base.errors import Code, Error, InvalidArgumentError
 from .._base.optional_torch import capture_query
 from .batch import Batch, batch_class
-from .batch_maker import MAX_PLAIN_FIELDS, Maker, kind_of, sample_bytes
+from .batch_maker import MAX_PLAIN_FIELDS, Maker, Place, kind_of, sample_bytes, slot_batch_class
 from .dlpack import RawTensor
 from .lease import LEASES, Lease
 from .ragged import Ragged
@@ -296,17 +296,9 @@ class _Lent:
     """A slot in use. Its end returns the slot, in the order of `stream`."""
 
     info: Tuple[int, ...]
+    address: int
     stream: ctypes.c_void_p
     leaving = False
-
-
-class _LentPlace(NamedTuple):
-    """The place of a tensor in every slot of the feed."""
-
-    offset: int
-    sample_bytes: int
-    writable: bool
-    small: bool  # always copied
 
 
 class LentBatchMaker(DeviceBatchMaker):
@@ -334,7 +326,7 @@ class LentBatchMaker(DeviceBatchMaker):
                 f"zero_copy: the rows of field {self._outputs[self._packed[0]].name!r} are put in order by a copy: use zero_copy=None, or pad the field",
             )
         self._gpu = gpu
-        self._places: List[_LentPlace] = []
+        self._places: List[Place] = []
 
     def _read_layout(self, handle: Optional[int], data: int) -> None:
         """Reads the layout from the first batch, completely or not at all."""
@@ -349,8 +341,8 @@ class LentBatchMaker(DeviceBatchMaker):
                     "transforms change it, so it cannot be a view of the slot: use zero_copy=None",
                 )
             length = sample_bytes(tensor)
-            places.append(_LentPlace(tensor.data - data, length, bool(tensor.writable), self.is_small(length)))
-        self._batch_type = _lent_batch_class(self._outputs, places, self._memory.address, self._gpu)
+            places.append(Place(output.name, output.kind, shape, tensor.data - data, length, bool(tensor.writable), self.is_small(length)))
+        self._batch_type = slot_batch_class(places, self._memory.address, self._gpu)
         self._places = places
 
     def plain(self) -> Optional[Dict[str, Any]]:
@@ -379,7 +371,7 @@ class LentBatchMaker(DeviceBatchMaker):
         # No signal handler runs from here on.
         if out.value != handle:
             return None
-        lent.info = info
+        lent.info, lent.address = info, info[6]
         owned.value = handle
         LEASES[handle] = lease
         out.value = None  # the lease's now, also if the next line lacks memory
@@ -391,37 +383,18 @@ class LentBatchMaker(DeviceBatchMaker):
             batch = super().make(taken)
             batch._slot = None
             return batch
-        samples, data, memory = taken.info[2], taken.info[6], self._memory
+        samples, memory = taken.info[2], self._memory
         # Small tensors are copied on the stream that is current now. After an exception that may not be the stream at
         # the time of `take`.
         taken.stream.value = memory.stream()
         tensors = []
-        for output, place in zip(self._outputs, self._places):
-            size, shape = samples * place.sample_bytes, (samples,) + output.sample_shape
-            tensor = memory.lend(RawTensor(taken, data + place.offset, size, shape, output.kind, place.writable, self._gpu))
+        for place in self._places:
+            size, shape = samples * place.sample_bytes, (samples,) + place.sample_shape
+            tensor = memory.lend(RawTensor(taken, taken.address + place.offset, size, shape, place.dtype, place.writable, self._gpu))
             tensors.append(memory.copy(tensor) if place.small else tensor)
         batch = self._build(taken.info, tensors)
         batch._slot = taken
         return batch
-
-
-def _lent_batch_class(outputs: List[_Output], places: List[_LentPlace], address: Callable[[Any], int], gpu: int) -> Type[Batch]:
-    """Like batch_class, for batches made by a `LentBatchMaker`."""
-
-    def make_raw(batch: Any) -> Dict[str, RawTensor]:
-        if "_slot" not in batch.__dict__:
-            return {}  # not made by a LentBatchMaker
-        slot, raw = batch._slot, {}
-        for output, place, tensor in zip(outputs, places, batch):
-            shape = tuple(tensor.shape)
-            size = shape[0] * place.sample_bytes
-            if slot is None or place.small:
-                raw[output.name] = RawTensor(tensor, address(tensor), size, shape, output.kind, True, gpu)
-            else:
-                raw[output.name] = RawTensor(slot, slot.info[6] + place.offset, size, shape, output.kind, place.writable, gpu)
-        return raw
-
-    return type("Batch", (batch_class([output.name for output in outputs]),), {"_make_raw": make_raw, "__module__": Batch.__module__})
 
 
 def memory_of(framework: str, ordinal: int) -> Memory:
