@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, List
 
+import numpy
+
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, InvalidArgumentError
 from .._base.optional_torch import torch_or_none
@@ -35,8 +37,6 @@ class RandomSampler:
             )
 
     def __iter__(self) -> Iterator[int]:
-        import numpy
-
         permutation: Any = numpy.random.permutation if self.generator is None else self.generator.permutation
         yield from permutation(len(self.data_source)).tolist()
 

@@ -21,6 +21,8 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
+import numpy
+
 from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError
 from .._feed.connection import logger
 from .._feed.open import RECONNECT_TIMEOUT_S
@@ -488,8 +490,6 @@ def _copied(memory: Any) -> Any:
 
 def _flat(memory: Any) -> Any:
     """Returns an array of memory's bytes, which keeps it."""
-    import numpy
-
     return numpy.frombuffer(memory, numpy.uint8)
 
 

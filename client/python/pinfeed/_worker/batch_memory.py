@@ -62,7 +62,7 @@ class _Sentinel:
 
 
 END = _Sentinel("the end of a worker's data")
-"""What `read_batch` returns for `BatchWriter.finish_end`."""
+"""What `read_batch` returns for `BatchWriter.finish_end`, and `IndexLogReader.read` behind the last batch."""
 ELSEWHERE = _Sentinel("a batch in memory of its own")
 """What `read_batch` returns for `BatchWriter.finish_elsewhere`."""
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
+from .._base.optional_torch import torch_or_none
 from .batch_memory import array_dtype, is_dense
 from .encoded import ADVICE, BatchImages, EncodedImage
 from .rows import Rows, concatenate, has_rows, lengths, stack_padded
@@ -68,24 +69,8 @@ class _Collator:
         self._allocate = allocate
         self._rows = rows
         self._images = images
-        torch = self._torch = _import_torch()
+        torch = self._torch = torch_or_none()
         self._tensor: Any = () if torch is None else torch.Tensor
-        self._by_type: Dict[type, Callable[[Sequence[Any], str], Any]] = {
-            numpy.ndarray: self._arrays,
-            float: self._floats,
-            bool: self._integers,
-            int: self._integers,
-            str: _unchanged,
-            bytes: _unchanged,
-            bytearray: _unchanged,
-            dict: self._mappings,
-            tuple: self._sequences,
-            list: self._sequences,
-            type(None): self._nones,
-            EncodedImage: self._encoded,
-        }
-        if torch is not None:
-            self._by_type[torch.Tensor] = self._tensors
 
     def collate(self, samples: Sequence[Any], place: str) -> Any:
         first = samples[0]
@@ -99,13 +84,17 @@ class _Collator:
             kinds = list(map(type, samples))
             if EncodedImage in kinds:
                 raise TypeError(_different(samples, kinds.index(EncodedImage), place))
-        method = self._by_type.get(type(first)) or self._method_for(first)
+        method = self._method_for(first)
         if method is None:
             raise _refused(samples, 0, place)
         return method(samples, place)
 
     def _method_for(self, first: Any) -> Any:
-        """Returns the method for an instance of a subclass; None if there is none."""
+        """Returns the method for values of this one's type; None if there is none."""
+        if first is None:
+            return self._nones
+        if isinstance(first, EncodedImage):
+            return self._encoded
         if isinstance(first, self._tensor):
             return self._tensors
         if isinstance(first, numpy.ndarray):
@@ -360,14 +349,6 @@ class _Collator:
                     f"make them equally long in the dataset, or {_ADVICE}"
                 )
         return list(zip(*samples))
-
-
-def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch
 
 
 def _unchanged(samples: Sequence[Any], _place: str) -> Any:

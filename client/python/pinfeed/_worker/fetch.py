@@ -70,8 +70,6 @@ def kind_of_dataset(dataset: Any) -> Kind:
 
 def collate(samples: List[Any], rows: Optional[Rows] = None) -> Any:
     """Collates by default, without torch, or with what torch's default lacks."""
-    import numpy
-
     return default_collate(samples, numpy.empty, rows)
 
 

@@ -22,6 +22,7 @@ import weakref
 from typing import Any, Callable, Optional, cast
 
 from .._base.errors import Code, Error
+from .batch_memory import END
 
 ENTRIES = 4096  # of the ring
 MAX_IN_FLIGHT = 4000  # batches, which leaves entries for those that the daemon keeps
@@ -35,16 +36,6 @@ _DATA = (_RING + ENTRIES * _ENTRY.size + 4095) // 4096 * 4096
 _PUNCH_BYTES = 1 << 20  # holes are punched in steps of this size
 _PAGE = 4096
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
-
-
-class End:
-    """The type of `END`."""
-
-    def __repr__(self) -> str:
-        return "END"
-
-
-END = End()  # there is no such batch: the epoch is over before
 
 
 class IndexLog:

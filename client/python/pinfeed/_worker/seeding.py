@@ -11,6 +11,8 @@ import array
 import random
 from typing import Any, List, Optional, Tuple
 
+import numpy
+
 from .._base.checks import to_integer
 from .._base.optional_torch import torch_or_none
 
@@ -35,8 +37,6 @@ def draw_base_seed(generator: Any) -> int:
     torch = torch_or_none()
     if torch is not None:
         return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-    import numpy
-
     if generator is not None:
         return int(generator.integers(0, 2**63 - 1))
     return int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
@@ -46,8 +46,6 @@ def global_states() -> List[Tuple[str, Any]]:
     """Returns the states of the global generators, for `set_global_states`. Quick to make and to pickle, since it is
     done for each batch.
     """
-    import numpy
-
     version, words, gauss = random.getstate()
     states: List[Tuple[str, Any]] = [
         ("random", (version, array.array("I", words).tobytes(), gauss)),
@@ -58,8 +56,6 @@ def global_states() -> List[Tuple[str, Any]]:
 
 
 def set_global_states(states: List[Tuple[str, Any]]) -> None:
-    import numpy
-
     torch = torch_or_none()
     for name, state in states:
         if name == "random":
@@ -77,16 +73,12 @@ class Seeder:
     def __init__(self) -> None:
         torch = torch_or_none()
         self._seed_torch = None if torch is None else torch.default_generator.manual_seed
-        import numpy.random
-
         self._seed_numpy = numpy.random.seed
         self._batch = -1, -1  # the latest epoch's seed and batch, and their hash
         self._batch_hash = 0
 
     def seed_worker(self, base_seed: int, worker: int) -> int:
         """Seeds for a worker's start exactly as torch's workers are seeded. Returns the seed."""
-        import numpy.random
-
         seed = base_seed + worker
         random.seed(seed)
         # torch's seed of NumPy is what NumPy's own SeedSequence makes of these words.

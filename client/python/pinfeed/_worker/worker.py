@@ -26,10 +26,10 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from .._base.errors import Code, Error, ResourceExhaustedError
 from .._base.optional_torch import torch_or_none
-from .batch_memory import BatchCopy, BatchTooLarge, BatchWriter, copy_batch
+from .batch_memory import END, BatchCopy, BatchTooLarge, BatchWriter, copy_batch
 from .encoded import MAX_PATH_BYTES, BatchImages, Totals
 from .fetch import Kind, Recipe, assemble, load
-from .index_log import END, IndexLogReader
+from .index_log import IndexLogReader
 from .lanes import Lane, LaneOptions, LaneState
 from .producer import Producer, Task, end_with_process
 from .seeding import Seeder
