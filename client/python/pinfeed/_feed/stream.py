@@ -127,12 +127,11 @@ class Stream(Connection):
                 if result == Code.DEADLINE_EXCEEDED:
                     result = self._wait()
                 if result:
-                    self._check_open()  # a signal handler may have closed it just before the call
                     error = library.error(result)
                     library.drain_log()
+                    self._check_open()  # a signal handler may have closed it just before the call
                     if result == Code.OUT_OF_RANGE:
                         return None
-                    self._check_open()
                     raise error
             if library._messages:
                 library.drain_log()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .._base.errors import Code, InvalidArgumentError
 from .._worker.epoch_state import Epoch
-from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, state_of
+from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
 from .._worker.lanes import open_stream, saved_stream
 from .._worker.seeding import global_states, set_global_states
 from .device_copies import mover
@@ -36,11 +36,8 @@ class LoaderIterator(Iterator[Any]):
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         self._loader = loader
         self._epoch = epoch
-        on_gpu = loader._ordinal >= 0 and loader._share is None
         # What becomes of a batch in the calling thread.
-        self._finish = None if on_gpu else pinner(loader.pin_memory, loader.pin_memory_device)
-        if loader._ordinal >= 0 and not on_gpu:
-            self._finish = mover(loader._ordinal)
+        self._finish = pinner(loader.pin_memory, loader.pin_memory_device) if loader._ordinal < 0 else mover(loader._ordinal)
         self._yielded = epoch.first
         self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
         self._pending: Any = None  # counted as yielded, and not yet with the caller
@@ -130,8 +127,6 @@ class SingleIterator(LoaderIterator):
         self._recipe = loader._recipe
         # No signal handler runs between the number and the indices.
         self._numbered = zip(epoch.indices, itertools.count(epoch.first))
-        if loader._ordinal >= 0:
-            self._finish = mover(loader._ordinal)
         self._draws_order = epoch.start.get("first_draw", "drawn") is None  # for the first batch
         self._stream: Optional[IterableFetcher] = None
         self._unread: Optional[Dict[str, Any]] = None  # what a state has of the dataset before its first sample
@@ -144,18 +139,18 @@ class SingleIterator(LoaderIterator):
                 if iterator is not None:
                     iterator._settle()
             self._unread = epoch.lanes
-            told = None
+            before_iter = None
             if epoch.lanes is None and not epoch.first:
-                told = self._told()
+                before_iter = told(loader.dataset)
                 with contextlib.suppress(Exception):  # before its first sample it may have none to tell of
-                    self._unread = None if told is None else loader._stream_between()
+                    self._unread = None if before_iter is None else loader._stream_between()
             loader._streams = (*(each for each in loader._streams if each() is not None), weakref.ref(self))
             if epoch.first and epoch.lanes is None:
                 self._stream = self._read_again()
             else:
                 self._stream = self._continue() if resumes else self._open()
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
-            if told is not None and loader._stream_left is None and loader._begun_again is None and not same_state(told, self._told()):
+            if before_iter is not None and loader._stream_left is None and loader._begun_again is None and not same_state(before_iter, told(loader.dataset)):
                 self._unread = None
         self.over = False
 
@@ -163,7 +158,7 @@ class SingleIterator(LoaderIterator):
         loader = self._loader
         stream, begun = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
         if begun is not None:
-            loader._begun_again = begun, self._told()
+            loader._begun_again = begun, told(loader.dataset)
         return stream
 
     def _continue(self) -> IterableFetcher:
@@ -280,10 +275,6 @@ class SingleIterator(LoaderIterator):
     def _place(self, stream: IterableFetcher) -> Any:
         with contextlib.suppress(Exception):
             return copy.deepcopy(stream.state())
-
-    def _told(self) -> Any:
-        with contextlib.suppress(Exception):
-            return copy.deepcopy(state_of(self._loader.dataset))
 
     def _load(self, indices: Any) -> Any:
         if self._stream is None:

@@ -92,6 +92,8 @@ class WorkerIterator(LoaderIterator):
         self._supervisor: Optional[Supervisor] = None
         self._share = loader._share
         self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 and self._share is None else None
+        if self._copies is not None:
+            self._finish = None
         self._one_offs: List[Any] = []  # weak references to the memory of batches that did not fit into a slot
         self._pages: Optional[mmap.mmap] = None  # of the next batch, if it is in memory of its own and has arrived
         self._before: LaneState = None  # of the worker of the pending batch

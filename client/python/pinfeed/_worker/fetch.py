@@ -181,7 +181,7 @@ def state_of(dataset: Any) -> Any:
     return None
 
 
-def _told(dataset: Any) -> Any:
+def told(dataset: Any) -> Any:
     """Returns a copy of the state that a dataset tells now; what is no state if that fails, as it may before its first iterator."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(state_of(dataset))
@@ -310,9 +310,9 @@ class IterableFetcher:
         of_any = whose in ("dataset", "both", "own")
         if of_any and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" else None
-        generators, fresh = (global_states(), _told(dataset)) if whose == "own" else (None, None)
+        generators, fresh = (global_states(), told(dataset)) if whose == "own" else (None, None)
         self._given = _load(dataset, of_dataset) if of_any else None  # until the dataset has gone on from it
-        before = _told(dataset) if whose == "own" else None
+        before = told(dataset) if whose == "own" else None
         self._iterate(dataset if self._at_end is None else ())
         if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, fresh, before, generators))):
             self._iterator.load_state_dict(copy.deepcopy(of_iterator))
@@ -322,23 +322,23 @@ class IterableFetcher:
         `before`: what it told before it got the state, and before `iter`. Leaves it and the global generators, which were `generators` before `iter`, as if
         the state had been loaded, and `iter` called. Takes no sample, since some open their source for the first one, and only then.
         """
-        if self._iterator is not self._dataset or not same_state(_told(self._dataset), state):
+        if self._iterator is not self._dataset or not same_state(told(self._dataset), state):
             return True  # it has begun elsewhere
         if not same_state(before, state) or same_state(fresh, state):
             return False  # `iter` has brought it there, or it stood there
         # It tells the state in any case: it may have opened its source in `iter`, or keep what is loaded for the next one, which then begins there.
-        told = []
+        ends = []
         for again in (False, True):
             _load(self._dataset, state)
             self._iterate(self._dataset)
             if again:
                 _load(self._dataset, state)
             self._iterate(self._dataset)
-            told.append(_told(self._dataset))
+            ends.append(told(self._dataset))
         set_global_states(generators)
         self._given = _load(self._dataset, state)
         self._iterate(self._dataset)
-        return same_state(*told)
+        return same_state(*ends)
 
     def _iterate(self, samples: Any) -> None:
         self._iterator = iter(samples)
