@@ -13,7 +13,7 @@ from accelerate.data_loader import DataLoaderShard
 from accelerate.state import PartialState
 from accelerate.utils import send_to_device
 
-from ._base.errors import Code, InvalidArgumentError
+from ._base.errors import InvalidArgumentError, invalid
 from ._feed.batch import Batch
 from ._feed.feed import Feed
 
@@ -44,11 +44,11 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
 
     def __init__(self, feed: Feed) -> None:
         if feed.framework != "torch":
-            raise _refuse(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
+            raise invalid(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
         if feed._output != "batch":
-            raise _refuse('output: the loader needs to know which batch is the last one: open the feed with output="batch", which is a mapping, too')
+            raise invalid('output: the loader needs to know which batch is the last one: open the feed with output="batch", which is a mapping, too')
         if feed._queue:
-            raise _refuse(
+            raise invalid(
                 'share: "queue" gives ranks different numbers of batches, which makes Accelerate hang: omit share, or use "broadcast"'
             )
         feed._accelerate_checked = True
@@ -144,11 +144,7 @@ class _Source:
     @even_batches.setter
     def even_batches(self, value: bool) -> None:
         if not value:
-            raise _refuse("even_batches: False is not possible: the ranks of a feed always have equally many batches")
-
-
-def _refuse(reason: str) -> InvalidArgumentError:
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, reason)
+            raise invalid("even_batches: False is not possible: the ranks of a feed always have equally many batches")
 
 
 def _single_batch(batches: List[Batch]) -> Batch:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from ._base.checks import Checks, listed, shown, to_integer
 from ._base.dtypes import check_byte_order, dtype_name
-from ._base.errors import Code, InvalidArgumentError
+from ._base.errors import InvalidArgumentError, invalid
 
 Size = Union[int, Sequence[int]]
 Json = Dict[str, Any]
@@ -75,7 +75,7 @@ def _probability(prefix: str, value: Any) -> float:
 
 def refusal(transform: Any, reason: str) -> InvalidArgumentError:
     """The error for an object of torchvision's that has no counterpart here."""
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
+    return invalid(f"transforms: {type(transform).__name__}: {reason}")
 
 
 # timm's "random" is bilinear or bicubic.

@@ -12,7 +12,7 @@ import operator
 import os
 from typing import Any, List, Optional, Sequence, Tuple
 
-from .errors import Code, InvalidArgumentError
+from .errors import invalid
 
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
@@ -45,7 +45,7 @@ class Checks:
 
     def raise_faults(self) -> None:
         if self.faults:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, "\n".join(self.faults))
+            raise invalid("\n".join(self.faults))
 
     def integer(self, name: str, value: Any, minimum: int, maximum: int, unless: str = "") -> int:
         """Accepts any integer type, also NumPy's and torch's. `unless` names other values that the caller accepts."""

@@ -119,3 +119,8 @@ def make_error(result: int, message: str) -> Error:
     except ValueError:
         code = Code.UNKNOWN
     return _CLASSES.get(code, Error)(code, message or f"the library failed with {code.name} and no message")
+
+
+def invalid(message: str) -> InvalidArgumentError:
+    """Returns the exception for an argument that cannot be used."""
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .errors import Code, Error, InvalidArgumentError, UnavailableError, make_error
+from .errors import Code, Error, UnavailableError, invalid, make_error
 from .optional_torch import torch_or_none
 
 _INSTALL = "; install NVIDIA's driver, or start the container with its GPUs (--gpus all)"
@@ -25,7 +25,7 @@ def torch_fault(ordinal: int) -> Optional[Error]:
         count = torch.cuda.device_count()
         if ordinal < count:
             return None
-        return InvalidArgumentError(Code.INVALID_ARGUMENT, f"there is no GPU {ordinal}; this process sees {count} (CUDA_VISIBLE_DEVICES may hide some)")
+        return invalid(f"there is no GPU {ordinal}; this process sees {count} (CUDA_VISIBLE_DEVICES may hide some)")
     if not torch.version.cuda:
         return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} is built without CUDA; install a build with it")
     return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} finds no usable GPU (torch.cuda.is_available() is False){_LOOK}")

@@ -8,7 +8,7 @@ import sys
 from typing import NamedTuple, Optional
 
 from .checks import to_integer
-from .errors import Code, InvalidArgumentError
+from .errors import InvalidArgumentError, invalid
 
 
 class Rank(NamedTuple):
@@ -30,9 +30,7 @@ def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
     try:
         return Rank(int(rank), int(world), f"{rank_name}/{world_name}")
     except ValueError:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"rank: the environment has {rank_name}={rank!r} and {world_name}={world!r}, which are not numbers"
-        ) from None
+        raise invalid(f"rank: the environment has {rank_name}={rank!r} and {world_name}={world!r}, which are not numbers") from None
 
 
 def _refuse_half_a_rank() -> None:
@@ -40,8 +38,7 @@ def _refuse_half_a_rank() -> None:
     for name, missing in _NEEDED:
         value = os.environ.get(name)
         if value and not os.environ.get(missing) and (name, value) != ("WORLD_SIZE", "1"):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"rank: the environment has {name}={value!r} and no {missing}: set both, as a launcher does, or neither, or give rank and world_size, or open the feed once torch.distributed is initialised",
             )
 
@@ -71,7 +68,7 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             missing = "rank" if rank is None else "world_size"
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"rank, world_size: give both or neither; {missing} is None")
+            raise invalid(f"rank, world_size: give both or neither; {missing} is None")
         return Rank(_number(rank), _number(world_size), "arguments")
     if shared:
         return Rank(0, 1, "share")

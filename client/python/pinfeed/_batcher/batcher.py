@@ -11,7 +11,7 @@ from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
 from .._base.checks import Checks, shown, to_integer
 from .._base.dtypes import dtype_name
-from .._base.errors import Code, Error, InvalidArgumentError, UnavailableError, make_error
+from .._base.errors import Code, Error, UnavailableError, invalid, make_error
 from .._base.optional_torch import torch_or_none
 from .._base.rank import Rank
 from .._feed.device import ordinal_of
@@ -250,13 +250,12 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
             raise TypeError
         count = len(outputs)
     except TypeError:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             f"answer: {type(outputs).__name__} is no sequence with an output for each of the {requests} requests: give a list, or an array or a tensor "
             "with a row for each; one exception answers them all",
         ) from None
     if count != requests:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {count} outputs for a batch of {requests} requests")
+        raise invalid(f"answer: there are {count} outputs for a batch of {requests} requests")
     listed: Sequence[Any] = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
     return listed
 
@@ -268,7 +267,7 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
     if isinstance(output, (bytes, bytearray, memoryview)):
         return bytes(output), False
     if isinstance(output, str):
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, "answer: give bytes, an array or a tensor in place of a str: text.encode()")
+        raise invalid("answer: give bytes, an array or a tensor in place of a str: text.encode()")
     import numpy
 
     torch = torch_or_none()
@@ -279,8 +278,8 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
             row = row.clone(memory_format=torch.contiguous_format)
         return row.view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
     if isinstance(output, numpy.ma.MaskedArray):
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, "answer: an output is masked: give its filled()")
+        raise invalid("answer: an output is masked: give its filled()")
     array = numpy.ascontiguousarray(output)
     if array.dtype.hasobject:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")
+        raise invalid(f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")
     return array.astype(array.dtype.newbyteorder("="), copy=False).tobytes(), False

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from .._base import daemon
 from .._base.checks import UINT32_MAX, Checks
-from .._base.errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
+from .._base.errors import Code, Error, ResourceExhaustedError, UnavailableError, invalid, make_error
 from .link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
 
 _OPEN_TIMEOUT_S = 10.0
@@ -138,13 +138,12 @@ class BatcherClient:
             import numpy
 
             if isinstance(data, numpy.ma.MaskedArray):
-                raise InvalidArgumentError(Code.INVALID_ARGUMENT, "submit: the array is masked: give its filled()")
+                raise invalid("submit: the array is masked: give its filled()")
             given = numpy.asarray(data)
             given = given.astype(given.dtype.newbyteorder("="), copy=False)
             shape = tuple(int(length) for length in self._array.get("shape", ()))
             if given.dtype.name.upper() != self._array["dtype"] or given.shape != shape:
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT,
+                raise invalid(
                     f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {given.dtype.name} {given.shape}",
                 )
             return memoryview(given.tobytes())
@@ -154,14 +153,12 @@ class BatcherClient:
                 raise TypeError
             content = file.cast("B")
         except (TypeError, ValueError):  # ValueError: dates, for example, which have no buffer
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"submit: this {type(data).__name__} is not the bytes of a JPEG or PNG file, which the batcher {self._name!r} takes; one with "
                 "input=(dtype, shape) takes arrays",
             ) from None
         if not 0 < content.nbytes <= self._room:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"submit: the request has {content.nbytes} bytes, and this client has room for 1 to {self._room}: raise max_request_bytes of the {self._room_of}",
             )
         return content

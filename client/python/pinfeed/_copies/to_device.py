@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from .._base.checks import Checks, shown
 from .._base.dtypes import dtype_name, has_layout_of_tensors
-from .._base.errors import Code, InvalidArgumentError, UnavailableError
+from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
 from .block import carve, item_bytes
@@ -112,7 +112,7 @@ def pinned_empty(shape: Any, dtype: Any = "float32") -> Any:
     torch = _torch("pinned_empty")
     kind = _torch_dtype(torch, dtype_name(dtype))
     if kind is None:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"pinned_empty: dtype={dtype!r}: PyTorch {torch.__version__} has no such dtype")
+        raise invalid(f"pinned_empty: dtype={dtype!r}: PyTorch {torch.__version__} has no such dtype")
     gpu = _copier(_ordinal(torch, "cuda"), "pinned_empty needs a GPU", "torch.empty gives memory that is not page-locked")
     return gpu.streams.host_empty(shape, kind)
 
@@ -168,7 +168,7 @@ def _torch(name: str) -> Any:
 
 def _ordinal(torch: Any, device: Any) -> int:
     if device is None:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, 'to_device: device: None names no device; "cuda", "cuda:0", a torch.device or the number of a GPU does')
+        raise invalid('to_device: device: None names no device; "cuda", "cuda:0", a torch.device or the number of a GPU does')
     checks = Checks("to_device: ")
     ordinal = ordinal_of(checks, device)
     checks.raise_faults()
@@ -347,15 +347,12 @@ class _Move:
         import numpy
 
         if isinstance(source, numpy.ma.MaskedArray):
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"to_device: {_shown(source)} is masked, which a tensor cannot be: give its filled()")
+            raise invalid(f"to_device: {_shown(source)} is masked, which a tensor cannot be: give its filled()")
         if source.dtype.kind in "SUO":
             return source, None
         kind = _torch_dtype(self._torch, source.dtype.name)
         if kind is None:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
-                f"to_device: {_shown(source)} has a dtype that PyTorch {self._torch.__version__} lacks: convert it with astype(), or leave it out",
-            )
+            raise invalid(f"to_device: {_shown(source)} has a dtype that PyTorch {self._torch.__version__} lacks: convert it with astype(), or leave it out")
         return source if source.dtype.isnative else source.astype(source.dtype.newbyteorder("=")), kind
 
     def _add(self, dtype: Any, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], size: int, ids: Sequence[int], addresses: Sequence[int]) -> None:

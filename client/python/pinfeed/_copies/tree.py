@@ -14,7 +14,7 @@ import dataclasses
 import operator
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import InvalidArgumentError, invalid
 from .._feed.batch import Batch
 
 # Sequences that are single values, or hold none but numbers.
@@ -45,7 +45,7 @@ class Tree:
             self.tensors[id(node)] = node
         elif not moves_itself(node):
             if id(node) in self._within:
-                raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"a {kind.__name__} in the tree contains itself")
+                raise invalid(f"a {kind.__name__} in the tree contains itself")
             if id(node) in self._members:
                 return
             members = self._members[id(node)] = _members(node)
@@ -82,7 +82,7 @@ def moves_itself(node: Any) -> bool:
     if isinstance(node, (type, Batch)) or not callable(getattr(node, "to", None)):
         return False
     if hasattr(node, "named_parameters"):
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{type(node).__name__} is a module, not data: call its to()")
+        raise invalid(f"{type(node).__name__} is a module, not data: call its to()")
     return True
 
 
@@ -91,7 +91,7 @@ def _members(node: Any) -> Optional[List[Any]]:
     kind = type(node)
     if hasattr(kind, "__dlpack__") and kind.__module__.partition(".")[0] not in ("numpy", "torch"):
         name = f"{kind.__module__}.{kind.__qualname__}"
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"a {name} in the tree is an array of another library: give torch.from_dlpack() of it")
+        raise invalid(f"a {name} in the tree is an array of another library: give torch.from_dlpack() of it")
     if kind is dict or isinstance(node, collections.abc.Mapping):
         return list(node.values())
     if isinstance(node, (list, tuple)):
@@ -126,9 +126,7 @@ def _assembled(node: Any, before: List[Any], members: List[Any]) -> Any:
     try:
         return _made_anew(node, members)
     except (TypeError, ValueError, AttributeError, OSError) as error:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"a {kind.__name__} in the tree cannot be made anew ({error}): give a dict or a list of what it holds"
-        ) from error
+        raise invalid(f"a {kind.__name__} in the tree cannot be made anew ({error}): give a dict or a list of what it holds") from error
 
 
 def _made_anew(node: Any, members: List[Any]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from .._base import abi
 from .._base.checks import UINT32_MAX
-from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.errors import Code, Error, invalid
 from .batch import Batch, batch_class
 from .dlpack import DTYPES, RawTensor
 from .lease import LEASES, Lease
@@ -285,8 +285,7 @@ class BatchMaker(Maker):
             try:
                 from_numpy(self._numpy.empty(0, array_dtype))
             except TypeError:
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT,
+                raise invalid(
                     f"tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework=\"numpy\", or a file of tokens "
                     "with sequence_length",
                 ) from None

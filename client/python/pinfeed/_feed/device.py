@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .._base import abi
 from .._base.checks import UINT32_MAX, Checks
-from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.errors import Code, Error, invalid
 from .._base.optional_torch import capture_query
 from .batch import Batch, batch_class
 from .batch_maker import MAX_PLAIN_FIELDS, Maker, Place, kind_of, sample_bytes, slot_batch_class
@@ -192,9 +192,7 @@ class DeviceBatchMaker(Maker):
         try:
             return self._memory.dtype(known)
         except (AttributeError, TypeError):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework does not support: add ToDtype"
-            ) from None
+            raise invalid(f"tensor {name!r} is {known}, which the framework does not support: add ToDtype") from None
 
     def take(self, out: ctypes.c_void_p) -> Any:
         """Takes ownership of the batch in `out`, described by `info_ref`; see `BatchMaker.take`."""
@@ -321,8 +319,7 @@ class LentBatchMaker(DeviceBatchMaker):
     ) -> None:
         super().__init__(library, handle, output_count, batch_size, memory, max_held)
         if self._packed:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"zero_copy: the rows of field {self._outputs[self._packed[0]].name!r} are put in order by a copy: use zero_copy=None, or pad the field",
             )
         self._gpu = gpu
@@ -335,8 +332,7 @@ class LentBatchMaker(DeviceBatchMaker):
             tensor = self._library.tensor(self._library.pf_get_tensor_quick, handle, number)
             shape = tuple(tensor.shape[1 : tensor.dims])
             if (tensor.dtype, shape) != (output.kind, output.sample_shape):
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT,
+                raise invalid(
                     f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, but the "
                     "transforms change it, so it cannot be a view of the slot: use zero_copy=None",
                 )

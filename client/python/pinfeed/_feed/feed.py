@@ -15,7 +15,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 from .._base.checks import MAX_EPOCH, Checks, shown, to_integer
-from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from . import plain_next
 from .arguments import instead_of_attribute
 from .batch import OUTPUTS
@@ -375,7 +375,7 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
     """Returns the content of a `state_dict`, and its cursor."""
 
     def refuse(reason: str) -> InvalidArgumentError:
-        return InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a feed: {reason}")
+        return invalid(f"this is not the state of a feed: {reason}")
 
     try:
         version, epoch, ended, cursor = state["version"], state["epoch"], state["epoch_ended"], state["cursor"]
@@ -385,9 +385,7 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
         advice = "give what feed.state_dict() returned, itself, not the file that it was saved in nor the checkpoint around it"
         raise refuse(f"{shown(state)} ({type(error).__name__}: {error}); {advice}") from error
     if to_integer(version) != _STATE_VERSION:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"the state of the feed has version {shown(version)}, this package reads {_STATE_VERSION}: update pinfeed"
-        )
+        raise invalid(f"the state of the feed has version {shown(version)}, this package reads {_STATE_VERSION}: update pinfeed")
     if not isinstance(ended, bool):
         raise refuse(f"epoch_ended: {shown(ended)} is not True or False")
 

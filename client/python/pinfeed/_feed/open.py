@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 from .._base import abi, daemon
 from .._base.checks import Checks
 from .._base.client_name import default_name
-from .._base.errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, make_error
+from .._base.errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, invalid, make_error
 from .._base.rank import Rank, find_rank
 from .arguments import explains_arguments
 from .batch import OUTPUTS
@@ -379,7 +379,7 @@ def _choose_framework(framework: str, ordinal: int) -> str:
         framework = "torch"
     if (framework == "numpy" and ordinal >= 0) or (framework == "cupy" and ordinal < 0):
         where = "on a GPU" if ordinal >= 0 else "on the host"
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"framework: {framework!r} has no tensors {where}; change it or the device")
+        raise invalid(f"framework: {framework!r} has no tensors {where}; change it or the device")
     if framework != "numpy":
         _require(framework, f"{framework}, or choose another framework,")
     return framework

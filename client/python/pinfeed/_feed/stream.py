@@ -14,7 +14,7 @@ from typing import Any, Optional, Tuple, Union
 
 from .._base import abi, daemon
 from .._base.checks import UINT32_MAX
-from .._base.errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
+from .._base.errors import Code, DeadlineExceededError, Error, SlotsHeldWarning, invalid
 from .batch import Batch
 from .batch_maker import BatchMaker
 from .connection import _POLL_S, Connection, Opened, logger
@@ -61,11 +61,9 @@ class Stream(Connection):
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
             if opened.zero_copy and self._decode != "cpu":
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT, f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None'
-                )
+                raise invalid(f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None')
             if opened.zero_copy and self._resident_bytes:
-                raise InvalidArgumentError(Code.INVALID_ARGUMENT, "zero_copy: True is not possible with resident samples: the slots list them; use None")
+                raise invalid("zero_copy: True is not possible with resident samples: the slots list them; use None")
             if opened.zero_copy:
                 self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, memory, max_held, self._device)
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Iterable, List, Tuple, Type
 
 from .._base.checks import shown
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import InvalidArgumentError, invalid
 from ..transforms import Transform, refusal
 
 
@@ -22,22 +22,18 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
     if transforms is None:
         return ()
     if isinstance(transforms, (str, bytes, dict, set, frozenset)):
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
-        )
+        raise invalid(f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]")
     if isinstance(transforms, (Transform, type)) or callable(transforms) or not isinstance(transforms, Iterable):
         transforms = (transforms,)
     flat: List[Transform] = []
     for transform in transforms:
         if isinstance(transform, (str, bytes, dict)):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"transforms: {shown(transform)} is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)"
-            )
+            raise invalid(f"transforms: {shown(transform)} is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)")
         if isinstance(transform, Transform):
             flat.append(transform)
         elif isinstance(transform, type):
             name = transform.__name__
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
+            raise invalid(f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
         elif type(transform).__name__ in ("Compose", "Sequential", "ModuleList"):
             _check_origin(transform)
             flat.extend(normalize_transforms(list(getattr(transform, "transforms", transform))))

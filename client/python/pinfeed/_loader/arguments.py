@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from .._base.checks import UINT32_MAX, shown, to_integer, to_number
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import InvalidArgumentError, invalid
 from .._worker.fetch import Kind
 
 _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
@@ -23,41 +23,41 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: An
     """Raises InvalidArgumentError. `timeout`: seconds; 0: none."""
     workers, seconds = to_integer(num_workers), to_number(timeout)
     if workers is None or not 0 <= workers <= UINT32_MAX:
-        raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}, not an int of at least 0.")
+        raise invalid(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}, not an int of at least 0.")
     if seconds is None or seconds < 0:
-        raise _fault(f"timeout option should be non-negative; it is {shown(timeout)}")
+        raise invalid(f"timeout option should be non-negative; it is {shown(timeout)}")
     if seconds > 0 and workers == 0:
-        raise _fault("timeout option needs num_workers > 0: in the calling thread nothing can time out")
+        raise invalid("timeout option needs num_workers > 0: in the calling thread nothing can time out")
     if workers == 0 and prefetch_factor is not None:
-        raise _fault(
+        raise invalid(
             "prefetch_factor option could only be specified in multiprocessing. Let num_workers > 0 to enable multiprocessing, otherwise set "
             "prefetch_factor to None."
         )
     factor = 1 if prefetch_factor is None else to_integer(prefetch_factor)
     if factor is None or factor < 1:
-        raise _fault(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
+        raise invalid(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
     if persistent_workers and workers == 0:
-        raise _fault("persistent_workers option needs num_workers > 0")
+        raise invalid("persistent_workers option needs num_workers > 0")
     if seeding not in ("sample", "worker", None):
-        raise _fault(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
+        raise invalid(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
 
 
 def check_order(kind: Kind, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
     """Raises InvalidArgumentError for options that exclude each other."""
     if kind is Kind.ITERABLE:
         if shuffle not in (False, None):
-            raise _fault(f"{_ITERABLE} shuffle option, but got shuffle={shuffle}")
+            raise invalid(f"{_ITERABLE} shuffle option, but got shuffle={shuffle}")
         if sampler is not None:
-            raise _fault(f"{_ITERABLE} sampler option, but got sampler={sampler}")
+            raise invalid(f"{_ITERABLE} sampler option, but got sampler={sampler}")
         if batch_sampler is not None:
-            raise _fault(f"{_ITERABLE} batch_sampler option, but got batch_sampler={batch_sampler}")
+            raise invalid(f"{_ITERABLE} batch_sampler option, but got batch_sampler={batch_sampler}")
     if sampler is not None and shuffle:
-        raise _fault("sampler option is mutually exclusive with shuffle")
+        raise invalid("sampler option is mutually exclusive with shuffle")
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
-            raise _fault("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+            raise invalid("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
     elif batch_size is None and drop_last:
-        raise _fault("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+        raise invalid("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
 
 
 def context_of(context: Any, workers: int) -> Any:
@@ -65,11 +65,11 @@ def context_of(context: Any, workers: int) -> Any:
     if context is None:
         return None
     if not workers:
-        raise _fault(f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers={workers}")
+        raise invalid(f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers={workers}")
     if isinstance(context, str):
         methods = multiprocessing.get_all_start_methods()
         if context not in methods:
-            raise _fault(
+            raise invalid(
                 f"multiprocessing_context option should specify a valid start method in {methods!r}, but got multiprocessing_context={context!r}"
             )
         context = multiprocessing.get_context(context)
@@ -91,7 +91,3 @@ def warn_of_many_workers(workers: int) -> None:
             "DataLoader running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
             stacklevel=3,
         )
-
-
-def _fault(text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, text)

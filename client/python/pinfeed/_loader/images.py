@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Optional
 
 from .._base.checks import Checks, shown
-from .._base.errors import Code, InvalidArgumentError, make_error
+from .._base.errors import Code, InvalidArgumentError, invalid, make_error
 from .._feed.connection import logger
 from .._feed.spec import Spec, add_output
 from .._worker.encoded import Totals
@@ -44,9 +44,7 @@ class LoaderImages:
         known.
         """
         if not first.images:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, "transforms: they apply to pinfeed.EncodedImage, and no sample of the first batch has one; omit them"
-            )
+            raise invalid("transforms: they apply to pinfeed.EncodedImage, and no sample of the first batch has one; omit them")
         if first.images > first.samples and not self._warned and any(name.startswith("random_") for step in self._output["transforms"] for name in step):
             self._warned = True
             warnings.warn(
@@ -57,9 +55,7 @@ class LoaderImages:
         samples = first.samples + first.samples // _SPARE if not whole else max(whole, first.samples)
         self.images = first.images // first.samples * samples
         if self.images > _MAX_IMAGES:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"batch_size: {samples} samples with {first.images // first.samples} images each are more than {_MAX_IMAGES} images"
-            )
+            raise invalid(f"batch_size: {samples} samples with {first.images // first.samples} images each are more than {_MAX_IMAGES} images")
         most = self._most or _MARGIN * (first.bytes // first.samples + 1) * samples
         self.reserved = (most + _PAGE - 1) // _PAGE * _PAGE
         return self.reserved

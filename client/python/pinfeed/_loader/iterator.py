@@ -15,7 +15,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import invalid
 from .._worker.epoch_state import Epoch
 from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
 from .._worker.lanes import open_stream, saved_stream
@@ -193,9 +193,7 @@ class SingleIterator(LoaderIterator):
                 )
             return stream
         except StopIteration:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"the dataset ends before batch {first}, where the state is to continue: give the dataset that it is from"
-            ) from None
+            raise invalid(f"the dataset ends before batch {first}, where the state is to continue: give the dataset that it is from") from None
         finally:
             set_global_states(before)
 

@@ -8,7 +8,7 @@ from typing import Any, Iterator, List
 import numpy
 
 from .._base.checks import shown, to_integer
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import invalid
 from .._base.optional_torch import torch_or_none
 
 
@@ -32,9 +32,7 @@ class RandomSampler:
         self.data_source = data_source
         self.generator = generator
         if len(data_source) == 0:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, "num_samples should be a positive integer value, but got num_samples=0: the dataset is empty and cannot be shuffled"
-            )
+            raise invalid("num_samples should be a positive integer value, but got num_samples=0: the dataset is empty and cannot be shuffled")
 
     def __iter__(self) -> Iterator[int]:
         permutation: Any = numpy.random.permutation if self.generator is None else self.generator.permutation
@@ -50,7 +48,7 @@ class BatchSampler:
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         size = to_integer(batch_size)
         if size is None or size <= 0:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"batch_size should be a positive integer value, but got batch_size={shown(batch_size)}")
+            raise invalid(f"batch_size should be a positive integer value, but got batch_size={shown(batch_size)}")
         self.sampler = sampler
         self.batch_size = size
         self.drop_last = drop_last

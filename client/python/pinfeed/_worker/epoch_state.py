@@ -17,7 +17,7 @@ import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 from .._base.checks import shown, to_integer
-from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from .fetch import has_state, only_next
 from .seeding import draw_base_seed, global_states, mix, set_global_states
 
@@ -113,8 +113,7 @@ class _RetryIfEmpty:
             with contextlib.suppress(Exception):  # whatever a length raises
                 samples = len(self._sampler)
         if samples:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"the sampler, whose length is {samples}, gave nothing behind a state that was loaded, also when it was asked again. Its __iter__ has to begin "
                 "anew once the position that load_state_dict gave it was used up",
             )
@@ -236,8 +235,7 @@ class Order:
             return False
         second = self._given(state, goes_on=True)
         if first is not None and second is not None and first != second:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"the state is from an epoch that followed one left early, of which the first {state['batches']} batches are what the sampler gives whether "
                 "its state is a position in the epoch before, or not; then it gives others. Take a state behind more batches, or let epochs end",
             )
@@ -340,14 +338,13 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
         if missing:
             fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
-        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
+        raise invalid(f"this is not the state of a loader: {fault}")
     if state["running"]:
         _compare(state["start"].get("arguments", {}), order.arguments)
         if state["start"].get("left_early") and state["start"]["samplers"] and not state.get("indices"):
             unknown = "whether the sampler's state is where that epoch began, or a position in the one before: samples could be missing"
             if not state["batches"]:
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT,
+                raise invalid(
                     f"the state is from before the first batch of an epoch that followed one left early. Nothing tells {unknown}. Take a state behind a batch",
                 )
             warnings.warn(
@@ -363,8 +360,7 @@ def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
     for name, (called, consequence) in _REFUSED.items():
         value, own = theirs.get(name), mine[name]
         if value != own and (None not in (value, own) or (name == "batch_size" and name in theirs)):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"the state is from the middle of an epoch with {called}={shown(value)}, and this loader has {called}={shown(own)}: {consequence}. "
                 "Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",
             )
@@ -386,8 +382,7 @@ def _gave_the_same(state: Dict[str, Any], drawn: Drawn) -> bool:
 
 
 def _other_samples(batches: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        Code.INVALID_ARGUMENT,
+    return invalid(
         f"the state is from an epoch in which the first {batches} batches had other samples than the sampler gives now. The rest of this order would "
         "repeat some of them and leave others out. Make the sampler what it was when that epoch began (DistributedSampler: call set_epoch with "
         "that epoch), seed it if it is random, or give it state_dict and load_state_dict. Or load a state from between two epochs in place of this one",

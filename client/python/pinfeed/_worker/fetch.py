@@ -20,7 +20,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 import numpy
 
 from .._base.checks import shown
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import InvalidArgumentError, invalid
 from .._base.optional_torch import torch_or_none
 from .collate import default_collate
 from .encoded import ADVICE, BatchImages, has_encoded
@@ -50,8 +50,7 @@ class Recipe(NamedTuple):
 def kind_of_dataset(dataset: Any) -> Kind:
     """Raises InvalidArgumentError for a path and for a DataPipe."""
     if isinstance(dataset, str) or (isinstance(dataset, os.PathLike) and not hasattr(dataset, "__getitem__")):  # the samples of a str would be its characters
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             f"dataset: {shown(dataset)} is a path: pinfeed.open(path, batch_size=...) gives the batches of a folder or a file, which the daemon reads; here, "
             "give an object of a Dataset class, with __getitem__ and __len__, that reads it",
         )
@@ -59,8 +58,7 @@ def kind_of_dataset(dataset: Any) -> Kind:
     if torch is not None:
         pipes = tuple(kind for kind in (getattr(torch.utils.data, name, None) for name in ("IterDataPipe", "MapDataPipe")) if kind is not None)
         if isinstance(dataset, pipes):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT,
+            raise invalid(
                 f"dataset: {type(dataset).__name__} is a DataPipe, whose shards and shuffling only torch.utils.data.DataLoader sets: use that class, or "
                 "give a torch.utils.data.IterableDataset that takes its worker's share by get_worker_info(), or a dataset with __getitem__",
             )

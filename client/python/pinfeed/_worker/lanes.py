@@ -12,7 +12,7 @@ import pickle
 import warnings
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
-from .._base.errors import Code, Error, InvalidArgumentError
+from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from .epoch_state import Epoch
 from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load, same_state
 from .seeding import global_states, set_global_states
@@ -218,14 +218,12 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
     if saved is None:
         return
     if saved.get("stream") == b"":
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             "the state was taken before the first batch of an epoch, and nothing tells where the dataset had begun it, because the epoch before was left "
             "early: samples could be missing or come twice. Take a state behind a batch",
         )
     if any(state is not None and not state[1] for state in saved.get("states", [])):
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT,
+        raise invalid(
             "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing tells where their dataset "
             "had begun it, because they had left the epoch before early: samples could be missing or come twice. Take a state after num_workers batches, or use "
             "persistent_workers=False",
@@ -241,8 +239,7 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
 def workers_differ(workers: int, saved: int) -> InvalidArgumentError:
     """Returns the error of a state that this number of workers cannot continue."""
     without = "one whose batches do not depend on those before it (num_workers=0, or another seeding)"
-    return InvalidArgumentError(
-        Code.INVALID_ARGUMENT,
+    return invalid(
         f"num_workers: {workers} with these arguments cannot continue an epoch of {f'{saved} workers' if saved else without}: a batch depends on "
         "those that its worker made before. Use the arguments of the loader that the state is from",
     )

@@ -15,7 +15,7 @@ import numpy
 
 from .._base.checks import Checks, listed, shown, to_number
 from .._base.dtypes import has_layout_of_tensors
-from .._base.errors import Code, InvalidArgumentError
+from .._base.errors import InvalidArgumentError, invalid
 from .._feed.ragged import Ragged, _check_fill
 from .batch_memory import array_dtype
 
@@ -40,9 +40,7 @@ class Rows(NamedTuple):
         for argument, name in self.named:
             known = _names_of(sample)
             if name not in known:
-                raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT, f"DataLoader: {argument}: the samples have no {name!r}, only {shown(known)}: correct the name"
-                )
+                raise invalid(f"DataLoader: {argument}: the samples have no {name!r}, only {shown(known)}: correct the name")
 
     def pad_of(self, place: str) -> Optional[Any]:
         """What to fill up with; None: nothing."""
