@@ -83,6 +83,23 @@ def test_a_queue_goes_on_from_one_state(daemon, arrays, expected):
     assert sorted(batch for read, _ in results for batch in read) == expected[5:BATCHES]
 
 
+def test_a_state_of_a_queue_that_comes_back_to_earlier_epochs_is_its_own(daemon, arrays):
+    """As at a batch that another member had left, or once set_epoch has named another epoch: the cursor stays behind."""
+
+    def opened(**more):
+        return pinfeed.open(arrays, address=daemon.address, framework="numpy", **options_of("queue of epochs", share="queue", group_size=1, **more))
+
+    with opened() as feed:
+        for batch in feed:
+            del batch
+        feed.set_epoch(3)
+        state = json.loads(json.dumps(feed.state_dict()))
+    with opened(state=state) as feed:
+        assert feed.epoch == 3 and next(iter(feed)).index == 0
+        with pytest.raises(pinfeed.InvalidArgumentError, match="epoch: 3 does not fit its cursor"):
+            feed.load_state_dict({**state, "cursor": {**state["cursor"], "epoch": "5"}})
+
+
 def test_a_state_that_is_not_this_feeds_is_refused(daemon, arrays, tmp_path):
     """As `load_state_dict` refuses it; nothing of the attempt is left."""
 

@@ -346,7 +346,7 @@ class Feed(Stream):
         malformed. Raises Error (FAILED_PRECONDITION) if the dataset changed since, if the broadcast group is past the
         position, or if the state's images were decoded in another way, and the errors of `open`.
         """
-        resumed, cursor = read_state(state, self._epochs)
+        resumed, cursor = read_state(state, self._epochs, self._queue)
         check_decoder(state, self.decode, self.decoder)
         with self._lock:
             self._check_open()
@@ -371,7 +371,7 @@ def _no_iterator() -> None:
     """Stands for a dead reference to an iterator."""
 
 
-def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
+def read_state(state: Any, epochs: int, queue: bool) -> Tuple[Resumed, str]:
     """Returns the content of a `state_dict`, and its cursor."""
 
     def refuse(reason: str) -> InvalidArgumentError:
@@ -405,8 +405,8 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
     if missing:  # which the daemon would take for 0
         raise refuse(f"cursor: it lacks {', '.join(missing)}")
     # The cursor points after the last batch: in the epoch, at the end of the previous one, or at the start of the next.
-    # After the last epoch, set_epoch may have chosen any.
-    if abs(at - number) > 1 and not 0 < epochs <= number:
+    # After the last epoch, set_epoch may have chosen any. In a queue, what another member left comes in later epochs.
+    if abs(at - number) > 1 and not 0 < epochs <= number and not (queue and at < number):
         raise refuse(f"epoch: {number} does not fit its cursor, which is in epoch {at}")
     return Resumed(number, ended, following), text
 

@@ -101,7 +101,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       epochs: number of epochs; None: unlimited. After the last one a ``for`` raises Error (OUT_OF_RANGE). With
         epochs=1, not shared, it repeats that epoch, for validation.
       state: a result of `Feed.state_dict`: the feed continues there, as after `Feed.load_state_dict`. To resume a
-        group, each member passes its own state, or all the same one, and gets every batch after it.
+        group, each member passes its own state, or all the same one: in a queue the earliest, since the batches before
+        it do not come again.
       rank, world_size: this process's share of the samples. All ranks get equally many; an epoch's last batches may
         therefore repeat up to world_size - 1 samples. Default: from torch.distributed, torchrun, Slurm or Lightning,
         or else 0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised takes its
@@ -362,7 +363,7 @@ def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resume
     if state is None:
         return None, None
     try:
-        return read_state(state, spec.get("epochs", 0))
+        return read_state(state, spec.get("epochs", 0), spec.get("sharing") == "QUEUE")
     except InvalidArgumentError as error:
         checks.add("state", str(error))
         return None, None

@@ -16,6 +16,7 @@ from .._feed.connection import logger
 from .._worker.lanes import Lanes
 from .worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 
+_SLICE_S, _PATIENCE_S = 1.0, 30.0  # of waiting; before a warning
 _MAX_WORKERS = 3  # that make it, as the daemon lets at most three fill a slot with a batch
 
 
@@ -34,7 +35,12 @@ class FirstBatch:
         self._number = -1
         self._asked: List[int] = []
         self._asked_at = 0.0  # the latest of them
+        self._interruption: Optional[BaseException] = None
         self._answered = 0  # the worker that is asked first
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Makes `take` raise `reason` when it would have to wait."""
+        self._interruption = reason
 
     def begin(self, number: int) -> None:
         """Asks the first worker for a batch."""
@@ -57,13 +63,16 @@ class FirstBatch:
 
     def _await(self, number: int) -> Optional[Tuple[Any, ...]]:
         deaths: List[str] = []
-        until = time.monotonic() + self._timeout_s
+        begun = told = time.monotonic()
+        until = begun + self._timeout_s
         while True:
             retry = self._asked_at + self._retry_s if len(self._asked) < self._most else math.inf
-            patience = min(until, retry) - time.monotonic()
+            if self._interruption is not None:
+                raise self._interruption
+            patience = min(until, retry, told + _PATIENCE_S, time.monotonic() + _SLICE_S) - time.monotonic()
             pipes: Dict[Any, int] = {self._pool.pipes[worker]: worker for worker in self._asked}
             ends: Dict[Any, int] = {self._pool.ends[worker]: worker for worker in self._asked}
-            ready = wait([*pipes, *ends], None if patience == math.inf else max(patience, 0))
+            ready = wait([*pipes, *ends], max(patience, 0))
             dead = {ends[each] for each in ready if each in ends}
             for worker in [pipes[each] for each in ready if each in pipes]:
                 try:
@@ -91,6 +100,10 @@ class FirstBatch:
                 self._ask(self._asked[0] + len(self._asked), number)
             elif not ready and time.monotonic() >= until:
                 return None
+            elif time.monotonic() >= told + _PATIENCE_S:
+                told = time.monotonic()
+                pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._asked)
+                logger.warning("no batch for %.0f s: no worker has made the feed's first one, batch %d (pid %s). py-spy shows what for", told - begun, number, pids)
 
     def _ask(self, worker: int, number: int) -> None:
         worker %= len(self._pool.pipes)

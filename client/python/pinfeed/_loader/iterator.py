@@ -43,6 +43,7 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
+        self._close_asked = False  # within `__next__`
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
 
@@ -68,7 +69,14 @@ class LoaderIterator(Iterator[Any]):
             except Exception as error:  # told if somebody asks for the state
                 self._loader._left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
 
+    def _close_if_asked(self) -> None:
+        """Closes the iterator for `close` within `__next__`."""
+        if self._close_asked:
+            self._in_next.clear()
+            self.close()
+
     def __next__(self) -> Any:
+        self._close_if_asked()  # which came too late in the call before
         if self.over:
             if self.superseded:
                 raise RuntimeError(
@@ -83,11 +91,16 @@ class LoaderIterator(Iterator[Any]):
             batch = self._next()
             if self._finish is not None:
                 batch = self._finished(batch)
+            self._close_if_asked()
             self._pending = None
             return batch
         except StopIteration:
             self._complete = True
+            self._in_next.clear()
             self.close()
+            raise
+        except BaseException:
+            self._close_if_asked()
             raise
         finally:
             self._in_next.clear()

@@ -16,6 +16,7 @@ import mmap
 import operator
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -90,6 +91,7 @@ class WorkerIterator(LoaderIterator):
         self._closed = False  # whether `close` has reached its end
         self._feed: Optional[ProducedFeed] = None
         self._supervisor: Optional[Supervisor] = None
+        self._first_batch: Optional[FirstBatch] = None
         self._share = loader._share
         self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 and self._share is None else None
         if self._copies is not None:
@@ -247,6 +249,8 @@ class WorkerIterator(LoaderIterator):
             self._feed_capacity = loader._capacity = capacity
             self._feed_first = self._number
             self._supervisor, self._feed = supervisor, feed
+            if self._close_asked:
+                feed.interrupt(Error(Code.CANCELLED, "the iterator was closed while it opened its feed"))
         except BaseException:
             feed.close()
             if supervisor is not None:
@@ -406,6 +410,7 @@ class WorkerIterator(LoaderIterator):
         """Opens the feed when a worker has computed the next batch. Returns what it has instead, if it has none."""
         loader = self._loader
         try:
+            assert self._first_batch is not None
             message = self._first_batch.take(self._number)
         except RuntimeError:
             self.close()
@@ -434,11 +439,23 @@ class WorkerIterator(LoaderIterator):
     # ---- The end ----
 
     def close(self) -> None:
-        """Ends the epoch: closes the feed and ends the workers, unless they are persistent."""
+        """Ends the epoch: closes the feed and ends the workers, unless they are persistent. If a signal handler calls it within `next`, `next` does
+        so at its end, and waits for no batch.
+        """
         if os.getpid() != self._owner:
             self.over = True
             return
         if self._closed:
+            return
+        if self._in_next.get("thread") == threading.get_ident():
+            self._close_asked = True
+            closed = Error(Code.CANCELLED, "the iterator was closed while it waited for a batch")
+            if self._first_batch is not None:
+                self._first_batch.interrupt(closed)
+            if self._feed is not None:
+                self._feed.interrupt(closed)
+            if self._supervisor is not None:
+                self._supervisor.one_offs.end(closed)
             return
         super().close()
         self._close_feed()

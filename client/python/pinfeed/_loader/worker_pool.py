@@ -14,6 +14,7 @@ import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so
 import operator
 import os
 import resource
+import select
 import signal
 import time
 import weakref
@@ -124,8 +125,8 @@ class WorkerPool:
         if self._epoch is None:
             return
         seed, first, _, log = self._epoch
+        self.send(number, "epoch", seed, first, state)
         try:
-            self.pipes[number].send(("epoch", seed, first, state))
             reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
         except OSError:
             pass  # it has ended, which its pidfd tells
@@ -189,8 +190,15 @@ class WorkerPool:
         return True
 
     def send(self, number: int, *message: Any) -> None:
-        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
+        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended. One that has not read what came before in so
+        many epochs is ended: a send would wait for it.
+        """
+        poll = select.poll()
         try:
+            poll.register(self.pipes[number], select.POLLOUT)
+            if not poll.poll(0):
+                self.processes[number].kill()
+                return
             self.pipes[number].send(message)
         except OSError:
             pass
