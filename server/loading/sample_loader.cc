@@ -37,7 +37,7 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
     if (found == info.fields.end() && left_out != info.left_out.end()) {
       faults.push_back("pad: '" + padded.field + "' is not available as a field: " + left_out->second);
     } else if (found == info.fields.end()) {
-      faults.push_back("pad: a sample has no field '" + padded.field + "'");
+      faults.push_back("pad: a sample has no field '" + padded.field + "', or fields leaves it out");
     } else if (found->kind != FieldKind::kRagged) {
       faults.push_back("pad: field '" + padded.field +
                        "' has no rows whose number differs from sample to sample: leave it out");

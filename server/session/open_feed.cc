@@ -65,9 +65,10 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
   if (!cursor->fingerprint.empty() && cursor->fingerprint != fingerprint) {
     return FailedPrecondition("cursor.fingerprint: the files of " + QuotePath(feed.dataset().path) +
                               ", or the options by which they are read (sequence_length, stride, image, "
-                              "label), are not those of the saved position (dataset " +
-                              cursor->fingerprint + " then, " + fingerprint +
-                              " now), so it means something else; bring them back, or begin without it");
+                              "label), are not those of the feed's position (dataset " +
+                              cursor->fingerprint + " when it was opened or saved, " + fingerprint +
+                              " now), which means something else; bring them back, or open the feed anew, "
+                              "without a state");
   }
   ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
   return std::optional<Sampler::Start>(start);
