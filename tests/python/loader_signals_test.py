@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.DataLoader` when a signal handler raises inside of `next`: no batch is lost, and none comes twice."""
+"""`pinfeed.DataLoader` when a signal handler raises, or closes, inside of `next`, and when workers are silent: no batch is lost, none comes twice, nobody
+waits without a word.
+"""
 
+import logging
+import multiprocessing
 import os
+import signal
 import sys
 
 import pytest
@@ -11,6 +16,7 @@ torch = pytest.importorskip("torch")
 from loader_datasets import Numbers  # noqa: E402
 
 import pinfeed  # noqa: E402
+from pinfeed._loader import first_batch, one_off, produced_feed, worker_iterator  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -67,3 +73,74 @@ def test_no_batch_is_lost_or_comes_twice_wherever_a_signal_handler_raises(seedin
         places = 0
     assert seen == list(range(12))
     assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("place", [(one_off.OneOffBatches, "advance"), (produced_feed.ProducedFeed, "take"), (worker_iterator, "open_produced")], ids=lambda place: place[1])
+def test_a_handler_may_close_the_iterator_inside_of_next(monkeypatch, persistent, place):
+    loader = pinfeed.DataLoader(Numbers(400), num_workers=2, persistent_workers=persistent)
+    iterator = iter(loader)
+    owner, name = place
+    original = getattr(owner, name)
+
+    def interrupted(*arguments):
+        monkeypatch.undo()
+        lock = getattr(arguments[0], "_lock", None)
+        if lock is None:
+            iterator.close()
+        else:
+            with lock:
+                iterator.close()
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    try:
+        assert len([batch.item() for batch in iterator]) < 400
+    except pinfeed.Error as error:
+        assert error.code is pinfeed.Code.CANCELLED
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert [batch.item() for batch in loader] == list(range(400))
+
+
+class Waits(Numbers):
+    """Its samples wait for an event."""
+
+    def __getitem__(self, index):
+        assert self.event.wait(60)
+        return super().__getitem__(index)
+
+
+def test_a_first_batch_that_does_not_come_is_told(monkeypatch, caplog):
+    monkeypatch.setattr(first_batch, "_PATIENCE_S", 0.2)
+    dataset = Waits(4)
+    dataset.event = multiprocessing.Event()
+    iterator = iter(pinfeed.DataLoader(dataset, num_workers=1))
+
+    class Goes(logging.Handler):
+        def emit(self, record):
+            if "is still being made" in record.getMessage():
+                dataset.event.set()
+
+    handler = Goes()
+    logging.getLogger("pinfeed").addHandler(handler)
+    try:
+        assert [batch.item() for batch in iterator] == [0, 1, 2, 3]
+    finally:
+        logging.getLogger("pinfeed").removeHandler(handler)
+    assert "its first one, batch 0, is still being made (pid " in caplog.text
+
+
+def test_a_worker_that_reads_no_message_holds_nobody_up():
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=2, persistent_workers=True, retry_after=0.05)
+    expected = list(range(8))
+    assert [batch.item() for batch in loader] == expected
+    process = loader._pool.processes[1]
+    os.kill(process.pid, signal.SIGSTOP)
+    for _ in range(100_000):
+        loader._pool.send(1, "measure", -1, 0)
+        if not process.is_alive():
+            break
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert [batch.item() for batch in loader] == expected

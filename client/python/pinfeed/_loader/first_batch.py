@@ -103,7 +103,10 @@ class FirstBatch:
             elif time.monotonic() >= told + _PATIENCE_S:
                 told = time.monotonic()
                 pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._asked)
-                logger.warning("no batch for %.0f s: no worker has made the feed's first one, batch %d (pid %s). py-spy shows what for", told - begun, number, pids)
+                logger.warning(
+                    "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where",
+                    told - begun, number, pids
+                )  # fmt: skip
 
     def _ask(self, worker: int, number: int) -> None:
         worker %= len(self._pool.pipes)
