@@ -230,19 +230,22 @@ def test_ctrl_c_while_a_request_is_sent_loses_no_slot(serve, monkeypatch, when):
         assert [value_of(future.result(TIMEOUT)) for future in futures] == [0, 1, 2]
 
 
-def test_a_forked_child_cannot_submit(serve):
-    serve("child")
+@pytest.mark.parametrize("what", ["submit", "result", "exception"])
+def test_a_forked_child_can_neither_submit_nor_wait(serve, what):
+    batcher = serve("child", model=False, max_batch=1, max_delay=0)
     with pinfeed.BatcherClient("child") as client:
+        sent = client.submit(array(1))
         child = os.fork()
         if child == 0:
             signal.alarm(TIMEOUT)
             try:
-                client.submit(array(1))
+                client.submit(array(1)) if what == "submit" else getattr(sent, what)()
             except pinfeed.Error as error:
-                os._exit(0 if "make one in the child" in str(error) else 2)
+                os._exit(0 if str(error).startswith(f"{what}: ") and "make one in the child" in str(error) else 2)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert value_of(client.submit(array(2)).result(TIMEOUT)) == 2
+        take(batcher).answer([b"2"])
+        assert sent.result(TIMEOUT) == b"2"
 
 
 def test_a_request_is_cancelled_once_however_often_it_is_asked_for(serve, monkeypatch):

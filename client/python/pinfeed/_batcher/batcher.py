@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections.abc
+import sys
 import threading
 import time
 import warnings
@@ -12,7 +13,6 @@ from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 from .._base.checks import Checks, shown, to_integer
 from .._base.dtypes import dtype_name
 from .._base.errors import Code, Error, UnavailableError, invalid, make_error
-from .._base.optional_torch import torch_or_none
 from .._base.rank import Rank
 from .._feed.device import ordinal_of
 from .._feed.dlpack import DTYPES
@@ -270,7 +270,7 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
         raise invalid("answer: give bytes, an array or a tensor in place of a str: text.encode()")
     import numpy
 
-    torch = torch_or_none()
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(output, torch.Tensor):
         dense = (output.to_dense() if output.layout != torch.strided else output).detach().cpu().resolve_conj().resolve_neg()
         row = dense.reshape(-1)

@@ -39,6 +39,16 @@ class RequestFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not
             self._client._cancel(self)
         return cancelled
 
+    def result(self, timeout: Optional[float] = None) -> Any:
+        if not self.done():
+            self._client._refuse_child("result")
+        return super().result(timeout)
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        if not self.done():
+            self._client._refuse_child("exception")
+        return super().exception(timeout)
+
 
 class BatcherClient:
     """One process's connection to the batcher of that name, which its user's model serves.
@@ -84,8 +94,7 @@ class BatcherClient:
         callback of a future, which holds up all later answers, does not wait.
         If the daemon's queue is full, or the request cannot be decoded, the future raises.
         """
-        if self._link.is_parents():
-            raise Error(Code.FAILED_PRECONDITION, "submit: a forked child cannot use its parent's BatcherClient: make one in the child")
+        self._refuse_child("submit")
         checks = Checks()
         deadline = checks.seconds("deadline", deadline, 0.001)
         if timeout is not None:
@@ -162,6 +171,10 @@ class BatcherClient:
                 f"submit: the request has {content.nbytes} bytes, and this client has room for 1 to {self._room}: raise max_request_bytes of the {self._room_of}",
             )
         return content
+
+    def _refuse_child(self, what: str) -> None:
+        if self._link.is_parents():
+            raise Error(Code.FAILED_PRECONDITION, f"{what}: a forked child cannot use its parent's BatcherClient: make one in the child")
 
     def _check(self) -> None:
         if self._ended is not None:
