@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/stderr_sink.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,20 @@
 #include <string>
 
 namespace pinfeed {
+namespace {
+
+// The descriptor is shared with other processes, so it cannot be made non-blocking. Writing to a terminal
+// that is not read, or to a pipe that others fill, may wait although poll() has found room.
+UniqueFd OpenWithoutBlocking(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || (!S_ISFIFO(info.st_mode) && ::isatty(fd) == 0)) return {};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+}  // namespace
+
+StderrSink::StderrSink(int fd) : own_(OpenWithoutBlocking(fd)), fd_(own_ ? own_.get() : fd) {}
 
 void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t line;
@@ -30,8 +46,7 @@ void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   }
 }
 
-// The descriptor is shared with other processes, so it cannot be made non-blocking. A pipe reported as
-// writable accepts at least PIPE_BUF bytes (pipe(7)).
+// A pipe reported as writable accepts at least PIPE_BUF bytes (pipe(7)).
 size_t StderrSink::Write(std::string_view text) const {
   size_t done = 0;
   while (done < text.size()) {

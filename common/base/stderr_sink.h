@@ -6,9 +6,10 @@
 #include <spdlog/sinks/base_sink.h>
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string_view>
+
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
@@ -18,7 +19,7 @@ namespace pinfeed {
 // there is nowhere to report them.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit StderrSink(int fd) : fd_(fd) {}
+  explicit StderrSink(int fd);
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override;
@@ -26,6 +27,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   // Returns how many characters of the text were written.
   size_t Write(std::string_view text) const;
 
+  const UniqueFd own_;  // the same terminal or pipe, opened for this process alone, without blocking
   const int fd_;
   uint64_t lost_ = 0;
   bool cut_ = false;  // the latest line has no end

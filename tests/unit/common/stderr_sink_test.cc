@@ -2,10 +2,12 @@
 #include "common/base/stderr_sink.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <string>
 
 #include "common/base/unique_handle.h"
@@ -42,6 +44,25 @@ TEST(StderrSinkTest, LosesLinesWhenThePipeIsFullAndSaysHowMany) {
   const std::string after = ReadAll(read_end.get());
   EXPECT_THAT(after, HasSubstr("log lines were lost"));
   EXPECT_THAT(after, HasSubstr("heard"));
+}
+
+// poll() finds room in a terminal when there is any, and a write that blocks waits for as much as it needs.
+TEST(StderrSinkTest, ATerminalThatIsNotReadHoldsUpNobody) {
+  const UniqueFd reader(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(reader && ::grantpt(reader.get()) == 0 && ::unlockpt(reader.get()) == 0);
+  const UniqueFd terminal(::open(::ptsname(reader.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal);
+  ASSERT_EQ(::fcntl(reader.get(), F_SETFL, O_NONBLOCK), 0);
+  spdlog::logger logger("test", std::make_shared<StderrSink>(terminal.get()));
+  for (int i = 0; i < 3000; ++i) logger.info("{}", std::string(100, 'x'));
+  std::string text;
+  while (text.find("heard") == std::string::npos) {
+    pollfd readable{reader.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&readable, 1, 60'000), 1);
+    text += ReadAll(reader.get());
+    logger.info("heard");
+  }
+  EXPECT_THAT(text, HasSubstr("log lines were lost"));
 }
 
 TEST(StderrSinkTest, ALineThatWasCutGetsAnEnd) {
