@@ -91,6 +91,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       image, label: for a manifest, a table (.jsonl, .csv, .tsv) with one row per sample. The column with the images'
         paths, relative to the table's folder (default: "file_name"); and the column that becomes "label" (default:
         "label"), where texts become numbers and `feed.dataset.classes`. Other columns of numbers become tensors.
+      The fields of a batch: ``image``, uint8 [samples, channels, height, width] unless `transforms` or `layout` say
+        otherwise, and ``label``, int64 [samples]; ``x`` and ``y`` of token streams, int64 [samples, sequence_length];
+        arrays and columns under their names, with their dtype, [samples, ...].
       sequence_length, stride, token_dtype: for token streams. The tokens in a sample's x and y; the tokens from one
         sample's start to the next (default: sequence_length); and "uint16" or "uint32" for files without a header.
 
