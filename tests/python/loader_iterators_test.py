@@ -120,3 +120,39 @@ def test_two_threads_in_next_are_told():
     event.set()
     thread.join()
     assert [batch.tolist() for batch in [*first, *batches]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_subclasses_may_replace_what_makes_the_iterator(workers):
+    def of(base):
+        class Filtering(base):
+            def _get_iterator(self):
+                return map(lambda batch: batch + 100, super()._get_iterator())
+
+        class Repeating(base):
+            def __iter__(self):
+                for _ in range(2):
+                    yield from super().__iter__()
+
+        return [[batch.tolist() for batch in kind(range(6), batch_size=3, num_workers=workers)] for kind in (Filtering, Repeating)]
+
+    assert of(pinfeed.DataLoader) == of(torch.utils.data.DataLoader)
+
+
+def test_an_index_sampler_of_a_subclass_is_refused():
+    class Own(pinfeed.DataLoader):
+        @property
+        def _index_sampler(self):
+            return [[0, 1]]
+
+    with pytest.raises(pinfeed.InvalidArgumentError, match="Own has an _index_sampler of its own, which is not used here: give it as sampler or batch_sampler"):
+        Own(range(6))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_profiler_sees_the_loader(workers):
+    loader = pinfeed.DataLoader(range(6), batch_size=3, num_workers=workers)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert len(list(loader)) == 2
+    (count,) = [each.count for each in profile.key_averages() if each.key.startswith("enumerate(DataLoader)#")]
+    assert count == 3

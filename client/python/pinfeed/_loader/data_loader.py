@@ -16,7 +16,7 @@ import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
 
 from .._base.checks import Checks, shown, to_integer
-from .._base.errors import Code, Error
+from .._base.errors import Code, Error, invalid
 from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
@@ -180,6 +180,8 @@ class DataLoader(Generic[_Batch]):
         self.timeout = timeout
         self.multiprocessing_context = multiprocessing_context
         check_order(self._kind, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        if type(self)._index_sampler is not DataLoader._index_sampler:
+            raise invalid(f"DataLoader: {type(self).__name__} has an _index_sampler of its own, which is not used here: give it as sampler or batch_sampler")
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
         self.worker_init_fn = worker_init_fn
@@ -305,6 +307,9 @@ class DataLoader(Generic[_Batch]):
         return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
+        return self._get_iterator()
+
+    def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before; with a
         loaded state, and an iterable dataset in this process, all before. After an error the position is as before.
         """
@@ -317,10 +322,6 @@ class DataLoader(Generic[_Batch]):
         except BaseException:
             self._loaded, self._left = position
             raise
-
-    def _get_iterator(self) -> Iterator[_Batch]:
-        """What subclasses of torch's class call for another epoch."""
-        return DataLoader.__iter__(self)
 
     def _new_iterator(self) -> Iterator[_Batch]:
         if self._share is None:

@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .._base.errors import invalid
+from .._base.optional_torch import torch_or_none
 from .._worker.epoch_state import Epoch
 from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
 from .._worker.lanes import open_stream, saved_stream
@@ -40,6 +41,8 @@ class LoaderIterator(Iterator[Any]):
         self._finish = pinner(loader.pin_memory, loader.pin_memory_device) if loader._ordinal < 0 else mover(loader._ordinal)
         self._yielded = epoch.first
         self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
+        torch = torch_or_none()
+        self._is_profiled = None if torch is None else torch.autograd._profiler_enabled
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
@@ -88,7 +91,7 @@ class LoaderIterator(Iterator[Any]):
         if self._in_next.setdefault("thread", thread) != thread:
             raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
         try:
-            batch = self._next()
+            batch = self._profiled_next() if self._is_profiled is not None and self._is_profiled() else self._next()
             if self._finish is not None:
                 batch = self._finished(batch)
             self._close_if_asked()
@@ -112,6 +115,11 @@ class LoaderIterator(Iterator[Any]):
         except Exception:
             self._pending = None
             raise
+
+    def _profiled_next(self) -> Any:
+        """Takes the next batch under the name by which tools for torch's profiler know the time of a DataLoader."""
+        with torch_or_none().autograd.profiler.record_function(f"enumerate(DataLoader)#{type(self).__name__}.__next__"):
+            return self._next()
 
     def _next(self) -> Any:
         raise NotImplementedError

@@ -381,7 +381,7 @@ class WorkerIterator(LoaderIterator):
         """
         assert self._supervisor is not None
         self._supervisor.stop()
-        deaths = self._supervisor.deaths + self._pool.deaths()
+        deaths = list(dict.fromkeys(self._supervisor.deaths + self._pool.deaths()))  # both may tell of the last one
         self.close()
         return worker_deaths(deaths) if deaths else error
 
