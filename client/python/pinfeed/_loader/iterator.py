@@ -46,7 +46,8 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
-        self._close_asked = False  # within `__next__`
+        self._inside = 0  # the thread that is in __next__, where `close` by a signal handler waits
+        self._close_asked = False  # by one
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
 
@@ -74,8 +75,7 @@ class LoaderIterator(Iterator[Any]):
 
     def _close_if_asked(self) -> None:
         """Closes the iterator for `close` within `__next__`."""
-        if self._close_asked:
-            self._in_next.clear()
+        if self._close_asked and not self._inside:
             self.close()
 
     def __next__(self) -> Any:
@@ -91,22 +91,25 @@ class LoaderIterator(Iterator[Any]):
         if self._in_next.setdefault("thread", thread) != thread:
             raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
         try:
+            self._inside = thread
             batch = self._profiled_next() if self._is_profiled is not None and self._is_profiled() else self._next()
             if self._finish is not None:
                 batch = self._finished(batch)
+            self._inside = 0
             self._close_if_asked()
-            self._pending = None
+            self._in_next.clear()
+            self._pending = None  # no signal handler runs from here on
             return batch
         except StopIteration:
-            self._complete = True
+            self._inside, self._complete = 0, True
             self._in_next.clear()
             self.close()
             raise
         except BaseException:
+            self._inside = 0
+            self._in_next.clear()
             self._close_if_asked()
             raise
-        finally:
-            self._in_next.clear()
 
     def _finished(self, batch: Any) -> Any:
         assert self._finish is not None

@@ -447,7 +447,7 @@ class WorkerIterator(LoaderIterator):
             return
         if self._closed:
             return
-        if self._in_next.get("thread") == threading.get_ident():
+        if self._inside == threading.get_ident():
             self._close_asked = True
             closed = Error(Code.CANCELLED, "the iterator was closed while it waited for a batch")
             if self._first_batch is not None:
