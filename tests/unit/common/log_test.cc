@@ -31,8 +31,8 @@ TEST(LogContextTest, ScopesNestAndBelongToTheirThread) {
 }
 
 TEST(LogContextTest, LinesOfJsonCarryIt) {
-  ASSERT_OK(InitLogging("info", LogFormat::kJson));
   ::testing::internal::CaptureStderr();
+  ASSERT_OK(InitLogging("info", LogFormat::kJson));
   {
     const LogScope scope({.session = 3, .feed = 2, .trace_id = kTrace});
     spdlog::info("with \"quotes\" and \x1b\xff");
