@@ -15,6 +15,7 @@ import itertools
 import os
 import pickle
 import types
+import weakref
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy
@@ -254,29 +255,24 @@ def _begins_by_itself(dataset: Any, state: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Returns a copy that shares the memory of arrays, which cannot be written in it. Raises for what has no pickle, and for objects with a `__del__`: that
-    of the copy would close what the original uses.
+    """Returns a copy that shares files that are mapped into memory. Raises for what has no pickle, and for objects with a `__del__`: that of the copy would
+    close what the original uses.
     """
+    shared = {}
+    whole = (type, types.FunctionType, weakref.ref, *(() if torch_or_none() is None else (torch_or_none().Tensor,)))
 
-    class Pickler(pickle.Pickler):
+    class Walk(pickle.Pickler):
         def persistent_id(self, each: Any) -> Optional[int]:
-            if isinstance(each, (numpy.memmap, type, types.FunctionType)):  # also those without a name
-                shared.append(each)
-                return len(shared) - 1
-            if hasattr(type(each), "__del__"):
+            if isinstance(each, numpy.memmap):
+                shared[id(each)] = each
+            elif isinstance(each, (io.BytesIO, io.StringIO)):
+                return 0
+            elif hasattr(type(each), "__del__"):
                 raise TypeError(f"{type(each).__name__} has a __del__")
-            return None
+            return 0 if isinstance(each, whole) or (isinstance(each, numpy.ndarray) and not each.dtype.hasobject) else None
 
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, number: int) -> Any:
-            return shared[number]
-
-    shared: List[Any] = []
-    arrays: List[pickle.PickleBuffer] = []
-    stream = io.BytesIO()
-    Pickler(stream, 5, buffer_callback=arrays.append).dump(value)
-    stream.seek(0)
-    return Unpickler(stream, buffers=[each.raw().toreadonly() for each in arrays]).load()
+    Walk(types.SimpleNamespace(write=len), 5).dump(value)
+    return copy.deepcopy(value, shared)
 
 
 def _load(dataset: Any, state: Any) -> Any:
