@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from loader_datasets import Numbers  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._loader import first_batch, one_off, produced_feed, worker_iterator  # noqa: E402
+from pinfeed._loader import first_batch, one_off, produced_feed, supervisor, worker_iterator  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -76,7 +76,8 @@ def test_no_batch_is_lost_or_comes_twice_wherever_a_signal_handler_raises(seedin
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("place", [(one_off.OneOffBatches, "advance"), (produced_feed.ProducedFeed, "take"), (worker_iterator, "open_produced")], ids=lambda place: place[1])
+@pytest.mark.parametrize("place", [(one_off.OneOffBatches, "advance"), (produced_feed.ProducedFeed, "take"), (worker_iterator, "open_produced"), (supervisor.Supervisor, "stop")],
+                         ids=lambda place: place[1])  # fmt: skip
 def test_a_handler_may_close_the_iterator_inside_of_next(monkeypatch, persistent, place):
     loader = pinfeed.DataLoader(Numbers(400), num_workers=2, persistent_workers=persistent)
     iterator = iter(loader)
@@ -94,13 +95,34 @@ def test_a_handler_may_close_the_iterator_inside_of_next(monkeypatch, persistent
         return original(*arguments)
 
     monkeypatch.setattr(owner, name, interrupted)
+    seen = []
     try:
-        assert len([batch.item() for batch in iterator]) < 400
+        for batch in iterator:
+            seen.append(batch.item())
     except pinfeed.Error as error:
         assert error.code is pinfeed.Code.CANCELLED
+    assert seen == list(range(len(seen))) and (len(seen) < 400 or name == "stop")
+    if len(seen) < 400:
+        assert loader.state_dict()["batches"] == len(seen)
     with pytest.raises(StopIteration):
         next(iterator)
     assert [batch.item() for batch in loader] == list(range(400))
+
+
+def test_a_handler_may_close_the_iterator_before_next_has_begun():
+    loader = pinfeed.DataLoader(Numbers(40), num_workers=2)
+    iterator = iter(loader)
+    assert next(iterator).item() == 0
+
+    class Interrupted(dict):
+        def setdefault(self, *arguments):
+            iterator.close()
+            return super().setdefault(*arguments)
+
+    iterator._in_next = Interrupted()
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert loader.state_dict()["batches"] == 1
 
 
 class Waits(Numbers):
@@ -137,10 +159,9 @@ def test_a_worker_that_reads_no_message_holds_nobody_up():
     assert [batch.item() for batch in loader] == expected
     process = loader._pool.processes[1]
     os.kill(process.pid, signal.SIGSTOP)
-    for _ in range(100_000):
-        loader._pool.send(1, "measure", -1, 0)
-        if not process.is_alive():
+    for _ in range(300):
+        assert [batch.item() for batch in loader] == expected
+        if loader._pool.processes[1] is not process:
             break
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert [batch.item() for batch in loader] == expected

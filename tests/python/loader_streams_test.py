@@ -497,6 +497,25 @@ class OpensItsSource(BeginsAnew):
             self.source = iter(range(self.at, 6))
 
 
+class FillsABuffer(OpensForTheFirstSample):
+    """Its samples go through an array, and a file in memory, of its own."""
+
+    def __init__(self):
+        self.file, self.buffer = io.BytesIO(bytes(range(6))), torch.zeros(1, dtype=torch.int64).numpy()
+
+    def __next__(self):
+        self.file.seek(super().__next__())
+        self.buffer[0] = self.file.read(1)[0]
+        return self.buffer.copy()[0]
+
+
+class HasALargeState(TellsWhatItWasGiven):
+    """More than the pipe to a worker has room for."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "ballast": bytes(80_000)}
+
+
 class OpensASourceOfLabels(OpensItsSource):
     """Its samples do not tell where it is."""
 
@@ -504,7 +523,7 @@ class OpensASourceOfLabels(OpensItsSource):
         return super().__next__() % 2
 
 
-OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensForTheFirstSample, OpensItsSource, OpensASourceOfLabels]
+OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensForTheFirstSample, FillsABuffer, OpensItsSource, HasALargeState, OpensASourceOfLabels]
 
 
 @PLACES

@@ -125,7 +125,7 @@ class BatcherClient:
         return future
 
     def close(self) -> None:
-        """Ends the connection. Requests in flight fail. May be called twice."""
+        """Ends the connection. Requests in flight fail, once a callback that runs has ended. May be called twice."""
         if self._link.is_parents():
             self._link.close()
             return

@@ -80,25 +80,28 @@ class LoaderIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         self._close_if_asked()  # which came too late in the call before
-        if self.over:
+        thread = threading.get_ident()
+        if self._in_next.setdefault("thread", thread) != thread:
+            raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
+        self._inside = thread
+        if self.over:  # also by a handler just before
+            self._inside = 0
+            self._in_next.clear()
             if self.superseded:
                 raise RuntimeError(
                     "this iterator was ended by a newer one: a DataLoader has one iterator at a time with persistent_workers, and when an iterable dataset "
                     "gets the state that was loaded"
                 )
             raise StopIteration
-        thread = threading.get_ident()
-        if self._in_next.setdefault("thread", thread) != thread:
-            raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
         try:
-            self._inside = thread
             batch = self._profiled_next() if self._is_profiled is not None and self._is_profiled() else self._next()
             if self._finish is not None:
                 batch = self._finished(batch)
-            self._inside = 0
-            self._close_if_asked()
             self._in_next.clear()
-            self._pending = None  # no signal handler runs from here on
+            if self._close_asked:
+                self._inside, self._pending = 0, None  # the caller gets it
+                self.close()
+            self._inside, self._pending = 0, None  # no signal handler runs from here on
             return batch
         except StopIteration:
             self._inside, self._complete = 0, True

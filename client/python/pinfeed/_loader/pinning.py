@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import copy
 import warnings
 from typing import Any, Callable, Optional, Tuple
@@ -47,25 +48,26 @@ def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], 
         if isinstance(data, (str, bytes)):
             return data
         if isinstance(data, collections.abc.Mapping):
-            return _rebuilt(data, {key: converted(value) for key, value in data.items()}, collections.abc.MutableMapping)
+            return _rebuilt(data, {key: converted(value) for key, value in data.items()})
         if isinstance(data, tuple) and hasattr(data, "_fields"):
             return type(data)(*map(converted, data))
         if isinstance(data, collections.abc.Sequence):
             members = list(map(converted, data))
-            return members if isinstance(data, tuple) else _rebuilt(data, members, collections.abc.MutableSequence)
+            return members if isinstance(data, tuple) else _rebuilt(data, members)
         return data
 
     return converted(data)
 
 
-def _rebuilt(data: Any, content: Any, mutable: type) -> Any:
-    """Returns the content in a copy of a mutable container, which has its attributes, or in another one of the type; as it is if that type cannot be made so."""
+def _rebuilt(data: Any, content: Any) -> Any:
+    """Returns the content in a copy of a dict or list, which has its attributes, or else in another container of the type; as it is if none can be made."""
+    if isinstance(data, (dict, list)):  # a copy of another container may share what it is in
+        with contextlib.suppress(Exception):  # whatever their methods raise
+            same: Any = copy.copy(data)
+            for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+                same[key] = value
+            return same
     try:
-        if not isinstance(data, mutable):
-            return type(data)(content)
-        same: Any = copy.copy(data)
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            same[key] = value
-        return same
+        return type(data)(content)
     except TypeError:
         return content

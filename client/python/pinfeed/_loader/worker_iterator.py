@@ -457,16 +457,20 @@ class WorkerIterator(LoaderIterator):
             if self._supervisor is not None:
                 self._supervisor.one_offs.end(closed)
             return
-        super().close()
-        self._close_feed()
-        if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
-            self._pool.stop()
-        elif self._lanes is not None and not self._pool.stopped:
-            self._pool.end_epoch(self._log)
+        self._inside = threading.get_ident()  # a handler that closes within this has nothing left to do
+        try:
+            super().close()
+            self._close_feed()
+            if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
+                self._pool.stop()
+            elif self._lanes is not None and not self._pool.stopped:
+                self._pool.end_epoch(self._log)
+                self._closed = True
+                return  # they still read the log
+            self._log.close()
             self._closed = True
-            return  # they still read the log
-        self._log.close()
-        self._closed = True
+        finally:
+            self._inside = 0
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__ and not self._closed:

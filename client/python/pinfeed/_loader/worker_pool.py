@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import errno
 import multiprocessing
 import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
@@ -115,7 +116,10 @@ class WorkerPool:
         self._starts, self._ending = {}, 0
         self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
-            self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
+            if self._has_room(number):
+                self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
+            else:  # it has not read the messages of many epochs: a send would wait for it
+                self.processes[number].kill()
 
     @property
     def _lanes(self) -> Optional[Lanes]:
@@ -189,19 +193,17 @@ class WorkerPool:
             os.close(message[-1])
         return True
 
-    def send(self, number: int, *message: Any) -> None:
-        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended. One that has not read what came before in so
-        many epochs is ended: a send would wait for it.
-        """
+    def _has_room(self, number: int) -> bool:
+        """Whether a worker has read most of what it was sent, or has ended."""
         poll = select.poll()
-        try:
+        with contextlib.suppress(OSError):
             poll.register(self.pipes[number], select.POLLOUT)
-            if not poll.poll(0):
-                self.processes[number].kill()
-                return
+        return bool(poll.poll(0))
+
+    def send(self, number: int, *message: Any) -> None:
+        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
+        with contextlib.suppress(OSError):
             self.pipes[number].send(message)
-        except OSError:
-            pass
 
     def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
         """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
@@ -262,7 +264,7 @@ class WorkerPool:
         try:
             self.stopped = True
             for number, process in enumerate(self.processes):
-                if process is not None:
+                if process is not None and self._has_room(number):
                     self.send(number, "exit")
             self._join(_EXIT_PATIENCE_S, None)
             self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
