@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of one image transform. Each has a file in server/transform/ops (the two flips share one) and
-// an entry in ops/registry.cc. A TransformChain runs them in order. In: a spec's parameters. Out: a step of
-// the image's GeometryPlan, or new values for its pixels.
+// The interface of one image transform. Each transform is a file in server/transform/ops and an entry in
+// ops/registry.cc. A TransformChain runs them in order. In: a spec's parameters. Out: a step of the image's
+// GeometryPlan, or new values for its pixels.
 #pragma once
 
 #include <array>
