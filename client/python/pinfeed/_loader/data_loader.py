@@ -395,7 +395,7 @@ class DataLoader(Generic[_Batch]):
             warnings.warn(
                 f"the state is from between two epochs of a loader with num_workers={lanes['workers']}, and this one has {self.num_workers}: the dataset begins "
                 "the epoch without the state that each worker's copy had. Use the same number, or load a state into the dataset",
-                stacklevel=4,
+                stacklevel=6,
             )
         return None
 

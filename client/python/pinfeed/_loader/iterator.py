@@ -216,7 +216,7 @@ class SingleIterator(LoaderIterator):
                     "the dataset has no state and is read again up to the loaded position. It draws random numbers while it is read, from generators that the "
                     "program uses as well: if its order depends on them, samples are lost or repeated. Give the dataset state_dict() and load_state_dict(), or "
                     "a generator of its own that it seeds when it begins",
-                    stacklevel=5,
+                    stacklevel=6,
                 )
             return stream
         except StopIteration:

@@ -18,13 +18,13 @@ def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
     """
     if not pin_memory:
         if device:
-            warnings.warn("pin_memory_device is set but pin_memory is not: the batches are not pinned. Set pin_memory=True", stacklevel=4)
+            warnings.warn("pin_memory_device is set but pin_memory is not: the batches are not pinned. Set pin_memory=True", stacklevel=7)
         return None
     torch = torch_or_none()
     if torch is None or not (device or torch.cuda.is_available()):
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-            stacklevel=4,
+            stacklevel=7,
         )
         return None
     return lambda batch: pin(batch, device or None, torch.Tensor)
