@@ -9,7 +9,6 @@ Long because: each process that can end, and each moment, is a test of that one 
 
 import collections
 import contextlib
-import errno
 import gc
 import os
 import pathlib
@@ -189,21 +188,6 @@ def test_a_killed_worker_is_replaced_though_a_child_of_it_lives(host):
     gc.collect()
     for fd in ENDS_WITH_TEST:
         os.close(fd)
-
-
-def test_an_epoch_behind_one_in_which_a_worker_could_not_be_replaced_has_workers(monkeypatch):
-    loader = pinfeed.DataLoader(Numbers(200, slow), 2, num_workers=2, persistent_workers=True)
-    iterator = iter(loader)
-    next(iterator)
-
-    def start(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(iterator._pool, "_start", start)
-    os.kill(pids_of(iterator)[0], signal.SIGKILL)
-    eventually("that was tried", lambda: not iterator._supervisor._thread.is_alive())
-    iterator.close()
-    assert [numbers.tolist() for numbers, _ in loader] == [[number, number + 1] for number in range(0, 200, 2)]
 
 
 def test_a_worker_that_is_stopped_delays_its_batches_only(host):

@@ -75,6 +75,14 @@ def test_no_batch_is_lost_or_comes_twice_wherever_a_signal_handler_raises(seedin
     assert next(iterator, None) is None
 
 
+class Counting(torch.utils.data.IterableDataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter(range(self.count))
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("place", [(one_off.OneOffBatches, "advance"), (produced_feed.ProducedFeed, "take"), (worker_iterator, "open_produced"), (supervisor.Supervisor, "stop")],
                          ids=lambda place: place[1])  # fmt: skip
@@ -123,6 +131,19 @@ def test_a_handler_may_close_the_iterator_before_next_has_begun():
     with pytest.raises(StopIteration):
         next(iterator)
     assert loader.state_dict()["batches"] == 1
+
+
+@pytest.mark.parametrize("kind", [Numbers, Counting])
+def test_a_handler_may_close_an_iterator_without_workers_inside_of_next(kind):
+    dataset = kind(8)
+    loader = pinfeed.DataLoader(dataset)
+    iterator = iter(loader)
+    assert [next(iterator).item() for _ in range(3)] == [0, 1, 2]
+    iterator._check_length = iterator.close  # where next() has the batch
+    assert next(iterator).item() == 3
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert loader.state_dict()["batches"] == 4
 
 
 class Waits(Numbers):

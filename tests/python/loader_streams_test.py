@@ -13,6 +13,7 @@ import random
 import signal
 import threading
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,6 +23,7 @@ from loader_rollback_test import OnceInBody  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
+from pinfeed._worker import fetch  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
 
@@ -569,6 +571,14 @@ def test_a_dataset_whose_copy_would_close_its_file_is_not_copied(options, tmp_pa
     assert values(loader) == [[number] for number in range(6)]
     resumed.load_state_dict(loader.state_dict())
     assert [values(resumed) for _ in range(2)] == [values(loader) for _ in range(2)]
+
+
+def test_a_copied_dataset_shares_files_that_are_mapped_also_through_views(tmp_path):
+    numbers = numpy.memmap(tmp_path / "numbers", numpy.uint8, "w+", shape=(6,))
+    dataset = Stream()
+    dataset.views = [numbers, numpy.asarray(numbers)[1:], numpy.zeros(3)]
+    shared = [numpy.shares_memory(ours, theirs) for ours, theirs in zip(dataset.views, fetch._copied(dataset).views)]
+    assert shared == [True, True, False]
 
 
 def test_an_iterator_that_could_not_be_made_leaves_the_position():

@@ -250,9 +250,19 @@ def test_containers_are_pinned_with_their_attributes():
     class Items(list):
         note = None
 
-    items, entries = Items([Pinnable()]), collections.defaultdict(int, a=Pinnable())
-    items.note = "kept"
-    pinned = pinning.pin([items, entries], None, torch.Tensor)
+    class Entries(collections.UserDict):
+        note = None
+
+    class Attributes(dict):
+        def __init__(self, **items):
+            super().__init__(**items)
+            self.__dict__ = self
+
+    items, entries, wrapped, attributes = Items([Pinnable()]), collections.defaultdict(int, a=Pinnable()), Entries(a=Pinnable()), Attributes(a=Pinnable())
+    items.note = wrapped.note = "kept"
+    pinned = pinning.pin([items, entries, wrapped, attributes], None, torch.Tensor)
+    assert type(pinned[2]) is Entries and pinned[2].note == "kept" and pinned[2]["a"].pinned and not wrapped["a"].pinned
+    assert pinned[3].a is pinned[3]["a"] and pinned[3].a.pinned and not attributes.a.pinned
     assert type(pinned[0]) is Items and pinned[0].note == "kept" and pinned[0][0].pinned
     assert pinned[1].default_factory is int and pinned[1]["a"].pinned
     assert not items[0].pinned and not entries["a"].pinned

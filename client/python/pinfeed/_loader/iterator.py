@@ -97,11 +97,17 @@ class LoaderIterator(Iterator[Any]):
             batch = self._profiled_next() if self._is_profiled is not None and self._is_profiled() else self._next()
             if self._finish is not None:
                 batch = self._finished(batch)
-            self._in_next.clear()
             if self._close_asked:
-                self._inside, self._pending = 0, None  # the caller gets it
-                self.close()
-            self._inside, self._pending = 0, None  # no signal handler runs from here on
+                pending, self._inside, self._pending = self._pending, 0, None  # the caller gets it
+                try:
+                    self.close()
+                except BaseException:  # it does not
+                    self._pending, self.over = pending, False
+                    self._leave()
+                    self.over = True
+                    raise
+            self._inside, self._pending = 0, None
+            del self._in_next["thread"]  # no call: from here on no signal handler runs, and no other thread
             return batch
         except StopIteration:
             self._inside, self._complete = 0, True
@@ -234,6 +240,12 @@ class SingleIterator(LoaderIterator):
         if self._stream is not None and self._stream.ended and not self._complete:
             self._complete = True
             self._end(self._stream)
+
+    def close(self) -> None:
+        if self._inside == threading.get_ident():  # a signal handler: `next` does so at its end
+            self._close_asked = True
+        else:
+            super().close()
 
     def supersede(self) -> None:
         super().supersede()

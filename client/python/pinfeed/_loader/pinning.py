@@ -61,11 +61,13 @@ def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], 
 
 def _rebuilt(data: Any, content: Any) -> Any:
     """Returns the content in a copy of a dict or list, which has its attributes, or else in another container of the type; as it is if none can be made."""
-    if isinstance(data, (dict, list)):  # a copy of another container may share what it is in
+    if isinstance(data, (dict, list)) or hasattr(type(data), "__copy__"):  # a copy of another container may share what it is in
         with contextlib.suppress(Exception):  # whatever their methods raise
             same: Any = copy.copy(data)
             for key, value in content.items() if isinstance(content, dict) else enumerate(content):
                 same[key] = value
+            if getattr(data, "__dict__", None) is data:  # its items are its attributes, too
+                same.__dict__ = same
             return same
     try:
         return type(data)(content)

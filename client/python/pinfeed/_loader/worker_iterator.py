@@ -263,7 +263,7 @@ class WorkerIterator(LoaderIterator):
         refusal: Optional[str] = None  # the first one, which has the numbers of what is wanted
         while True:
             try:
-                feed = open_feed() if loader._address not in _served else _reopened(open_feed)
+                feed = open_feed() if loader._address not in _served else self._reopened(open_feed)
             except ResourceExhaustedError as error:
                 refusal = refusal or str(error)
                 # A worker's place in the data, or the other members, rely on the number of slots.
@@ -284,6 +284,22 @@ class WorkerIterator(LoaderIterator):
                     wanted, capacity, loader.num_workers, loader.prefetch_factor, self._slots, refusal,
                 )  # fmt: skip
             return feed
+
+    def _reopened(self, open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
+        """Opens a feed of a daemon that has served this process. If it is gone, waits for the next one as long as a feed does."""
+        begun = time.monotonic()
+        told = 0
+        while True:
+            try:
+                return open_feed()
+            except UnavailableError as error:
+                waited = time.monotonic() - begun
+                if waited >= RECONNECT_TIMEOUT_S or self._close_asked:
+                    raise
+                if waited >= told * _TELL_S:
+                    told += 1
+                    logger.warning("the DataLoader's epoch waits for a daemon: %s", str(error))  # not the error, whose frames handlers would keep
+            time.sleep(_RETRY_S)  # polled: there is nothing to wait on while no daemon listens
 
     def _take(self) -> "_Received":
         """Returns the next batch, or the exception that its worker raised."""
@@ -488,23 +504,6 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)  # runs before the workers are terminated
-
-
-def _reopened(open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
-    """Opens a feed of a daemon that has served this process. If it is gone, waits for the next one as long as a feed does."""
-    begun = time.monotonic()
-    told = 0
-    while True:
-        try:
-            return open_feed()
-        except UnavailableError as error:
-            waited = time.monotonic() - begun
-            if waited >= RECONNECT_TIMEOUT_S:
-                raise
-            if waited >= told * _TELL_S:
-                told += 1
-                logger.warning("the DataLoader's epoch waits for a daemon: %s", str(error))  # not the error, whose frames handlers would keep
-        time.sleep(_RETRY_S)  # polled: there is nothing to wait on while no daemon listens
 
 
 def _copied(memory: Any) -> Any:

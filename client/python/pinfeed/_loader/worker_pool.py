@@ -116,9 +116,9 @@ class WorkerPool:
         self._starts, self._ending = {}, 0
         self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
-            if self._has_room(number):
+            if self._has_room(number) or not _is_stopped(self.processes[number].pid):
                 self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
-            else:  # it has not read the messages of many epochs: a send would wait for it
+            else:  # it reads no messages: a send would wait for it. One that is at work, or starts, reads them later
                 self.processes[number].kill()
 
     @property
@@ -327,6 +327,12 @@ def worker_deaths(deaths: List[str]) -> RuntimeError:
         f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. {killed}What they wrote before they "
         "ended says why. With num_workers=0 the trainer shows where it happens, but a signal ends it"
     )
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"T"
+    return False
 
 
 def _end_of(process: Any) -> int:

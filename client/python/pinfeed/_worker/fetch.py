@@ -12,6 +12,7 @@ import enum
 import inspect
 import io
 import itertools
+import mmap
 import os
 import pickle
 import types
@@ -263,9 +264,9 @@ def _copied(value: Any) -> Any:
 
     class Walk(pickle.Pickler):
         def persistent_id(self, each: Any) -> Optional[int]:
-            if isinstance(each, numpy.memmap):
+            if isinstance(each, numpy.ndarray) and _is_mapped(each):
                 shared[id(each)] = each
-            elif isinstance(each, (io.BytesIO, io.StringIO)):
+            elif type(each) in (io.BytesIO, io.StringIO):
                 return 0
             elif hasattr(type(each), "__del__"):
                 raise TypeError(f"{type(each).__name__} has a __del__")
@@ -273,6 +274,13 @@ def _copied(value: Any) -> Any:
 
     Walk(types.SimpleNamespace(write=len), 5).dump(value)
     return copy.deepcopy(value, shared)
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array's memory is that of a file, perhaps through views."""
+    while isinstance(array, (numpy.ndarray, memoryview)):
+        array = array.base if isinstance(array, numpy.ndarray) else array.obj
+    return isinstance(array, mmap.mmap)
 
 
 def _load(dataset: Any, state: Any) -> Any:
