@@ -146,6 +146,26 @@ def test_a_handler_may_close_an_iterator_without_workers_inside_of_next(kind):
     assert loader.state_dict()["batches"] == 4
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_handler_that_takes_a_batch_or_begins_an_epoch_inside_of_next_is_refused(workers, monkeypatch):
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=workers, persistent_workers=workers > 0)
+    iterator = iter(loader)
+    assert next(iterator).item() == 0
+    check, refused = iterator._check_length, []
+
+    def interrupted():
+        monkeypatch.undo()
+        for call, given in [(next, iterator), (iter, loader)][: 1 + (workers > 0)]:
+            with pytest.raises(RuntimeError, match=r"within (its )?next\(\)") as error:
+                call(given)
+            refused.append(error)
+        check()
+
+    monkeypatch.setattr(iterator, "_check_length", interrupted)
+    assert [batch.item() for batch in iterator] == list(range(1, 8)) and refused
+    assert len(list(loader)) == 8
+
+
 class Waits(Numbers):
     """Its samples wait for an event."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
@@ -315,6 +316,8 @@ class DataLoader(Generic[_Batch]):
         """
         running = self._running()
         if self.persistent_workers and running is not None and not running.over:
+            if running._inside == threading.get_ident():  # in a signal handler: the workers still make batches of the other epoch
+                raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
             running.supersede()
         position = self._loaded, self._left
         try:

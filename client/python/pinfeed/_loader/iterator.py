@@ -81,6 +81,8 @@ class LoaderIterator(Iterator[Any]):
     def __next__(self) -> Any:
         self._close_if_asked()  # which came too late in the call before
         thread = threading.get_ident()
+        if self._inside == thread and not self.over:
+            raise RuntimeError("a signal handler, or the dataset, has called next() of this iterator within its next(): take no batch there")
         if self._in_next.setdefault("thread", thread) != thread:
             raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
         self._inside = thread

@@ -33,7 +33,7 @@ from .._worker.worker import Job, process_start_time, worker_main
 # How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
 _EXIT_PATIENCE_S = 5.0
 _KILL_PATIENCE_S = 1.0
-_SLICE_S = 1.0  # of waiting
+_SLICE_S, _POLL_S = 1.0, 0.1  # of waiting
 _PATIENCE_S = 30.0  # before a warning
 
 MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
@@ -116,9 +116,9 @@ class WorkerPool:
         self._starts, self._ending = {}, 0
         self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
-            if self._has_room(number) or not _is_stopped(self.processes[number].pid):
+            if self._await_room(number):
                 self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
-            else:  # it reads no messages: a send would wait for it. One that is at work, or starts, reads them later
+            else:  # it reads no messages: a send would wait for it
                 self.processes[number].kill()
 
     @property
@@ -147,7 +147,7 @@ class WorkerPool:
 
     def starts(self, timeout: float) -> List[bytes]:
         """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
-        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Raises RuntimeError, and ends all workers, if others
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Raises RuntimeError or OSError, and ends all workers, if others
         cannot take the place of those that died.
         """
         if self._epoch is not None:
@@ -170,7 +170,7 @@ class WorkerPool:
                         self._lanes.check(number, deaths[-1])
                     logger.warning("%s; another one takes its place", deaths[-1])
                     self.replace(number)
-            except RuntimeError:
+            except (OSError, RuntimeError):
                 self.stop()
                 raise
             now = time.monotonic()
@@ -199,6 +199,19 @@ class WorkerPool:
         with contextlib.suppress(OSError):
             poll.register(self.pipes[number], select.POLLOUT)
         return bool(poll.poll(0))
+
+    def _await_room(self, number: int) -> bool:
+        """Waits for a worker that has much to read, since a later send would wait for it without a word. Returns False if it is stopped, or has ended and
+        left its pipe to a child.
+        """
+        told = time.monotonic()
+        while not self._has_room(number):
+            if _is_stopped(self.processes[number].pid) or wait([self.ends[number]], _POLL_S):
+                return False
+            if time.monotonic() - told >= _PATIENCE_S:
+                told = time.monotonic()
+                logger.warning("the next epoch waits: %s", _unfinished([number]))
+        return True
 
     def send(self, number: int, *message: Any) -> None:
         """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
