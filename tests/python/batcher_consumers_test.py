@@ -65,6 +65,16 @@ class Consumer:
         os.kill(self.pid, signal.SIGSTOP)
         assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])  # all threads, by now
 
+    def stop_waiting(self):
+        """Stops it while it waits for a batch: between two such waits it would be dealt none."""
+        while True:
+            self.await_waiting()
+            self.stop()
+            before = self.waited()
+            if self.waited() > before:
+                return
+            self.resume()
+
     def resume(self):
         os.kill(self.pid, signal.SIGCONT)
 
@@ -109,8 +119,7 @@ def ask_all(client, values):
 
 def test_what_a_stopped_consumer_was_dealt_goes_to_the_other(daemon, start):
     stopped = start("stopped", 1)
-    stopped.await_waiting()
-    stopped.stop()
+    stopped.stop_waiting()
     with pinfeed.BatcherClient("stopped", address=daemon.address, in_flight=64) as client:
         waiting = client.submit(array(1))  # which it is dealt, as the only one
         eventually("it is dealt", lambda: int(feed_of(daemon.address, "stopped")["sessions"][0].get("slots_ready", 0)) == 1)
