@@ -174,20 +174,20 @@ def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers,
     one.daemon.stop()
 
 
-def test_an_intermediate_authority_is_enough_and_its_end_is_told(papers, tmp_path):
-    team = Authority(tmp_path, "team", of=papers.ca)
-    one = Endpoint(tmp_path / "run", papers, *papers.flags(ca=team.cert))
-    one.serves(pair=team.sign("x", "DNS:ops.example"))
-    assert one.tool("status")[0] == 1  # of the authority above
-    one.daemon.stop()
-    old = Authority(tmp_path, "old", of=papers.ca, days=(-9, -1))
-    two = Endpoint(tmp_path / "two", papers, *papers.flags(ca=old.cert))
-    told = r"admin_ca: '.*' expired on \d{4}-.* UTC: nobody is admitted; renew it, then reload"
-    assert re.search(told, two.daemon.log())
-    assert abs(metric(two.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
-    assert two.tool("status", pair=old.sign("x", "DNS:ops.example"))[0] == 1
-    eventually("the log says why", lambda: "its TLS handshake ended: certificate verify failed: certificate has expired" in two.daemon.log())
-    two.daemon.stop()
+def test_an_intermediate_ca_is_accepted_and_its_expiry_is_reported(papers, tmp_path):
+    intermediate = Authority(tmp_path, "intermediate", of=papers.ca)
+    accepting = Endpoint(tmp_path / "accepting", papers, *papers.flags(ca=intermediate.cert))
+    accepting.serves(pair=intermediate.sign("x", "DNS:ops.example"))
+    assert accepting.tool("status")[0] == 1  # with a certificate of the root
+    accepting.daemon.stop()
+    expired = Authority(tmp_path, "expired", of=papers.ca, days=(-9, -1))
+    refusing = Endpoint(tmp_path / "refusing", papers, *papers.flags(ca=expired.cert))
+    warning = r"admin_ca: '.*' expired on \d{4}-.* UTC: nobody is admitted; renew it, then reload"
+    assert re.search(warning, refusing.daemon.log())
+    assert abs(metric(refusing.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
+    assert refusing.tool("status", pair=expired.sign("x", "DNS:ops.example"))[0] == 1
+    eventually("the log says why", lambda: "its TLS handshake ended: certificate verify failed: certificate has expired" in refusing.daemon.log())
+    refusing.daemon.stop()
 
 
 def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_path):

@@ -308,12 +308,12 @@ class DataLoader(Generic[_Batch]):
         return Order(self.sampler, self.batch_sampler, self.generator, self.batch_size, samples, numbers)
 
     def __iter__(self) -> Iterator[_Batch]:
-        return self._get_iterator()
-
-    def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before; with a
         loaded state, and an iterable dataset in this process, all before. After an error the position is as before.
         """
+        return self._get_iterator()
+
+    def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         running = self._running()
         if self.persistent_workers and running is not None and not running.over:
             if running._inside == threading.get_ident():  # in a signal handler: the workers still make batches of the other epoch

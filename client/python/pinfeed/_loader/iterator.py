@@ -46,7 +46,7 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
-        self._inside = 0  # the thread that is in __next__, where `close` by a signal handler waits
+        self._inside = 0  # the thread that is in __next__ or in `close`, where `close` by a signal handler is postponed
         self._close_asked = False  # by one
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
@@ -72,6 +72,13 @@ class LoaderIterator(Iterator[Any]):
                 self._loader._left = self.state_dict()
             except Exception as error:  # told if somebody asks for the state
                 self._loader._left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
+
+    def _postpones_close(self) -> bool:
+        """Whether `close` is called by a signal handler within `__next__`, which closes the iterator at its end."""
+        if self._inside != threading.get_ident():
+            return False
+        self._close_asked = True
+        return True
 
     def _close_if_asked(self) -> None:
         """Closes the iterator for `close` within `__next__`."""
@@ -244,9 +251,7 @@ class SingleIterator(LoaderIterator):
             self._end(self._stream)
 
     def close(self) -> None:
-        if self._inside == threading.get_ident():  # a signal handler: `next` does so at its end
-            self._close_asked = True
-        else:
+        if not self._postpones_close():
             super().close()
 
     def supersede(self) -> None:

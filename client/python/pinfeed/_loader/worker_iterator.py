@@ -463,8 +463,7 @@ class WorkerIterator(LoaderIterator):
             return
         if self._closed:
             return
-        if self._inside == threading.get_ident():
-            self._close_asked = True
+        if self._postpones_close():
             closed = Error(Code.CANCELLED, "the iterator was closed while it waited for a batch")
             if self._first_batch is not None:
                 self._first_batch.interrupt(closed)

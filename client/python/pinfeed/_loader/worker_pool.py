@@ -28,7 +28,7 @@ from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
 from .._worker.producer import pidfd_open
-from .._worker.worker import Job, process_start_time, worker_main
+from .._worker.worker import Job, process_start_time, process_stat, worker_main
 
 # How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
 _EXIT_PATIENCE_S = 5.0
@@ -206,7 +206,7 @@ class WorkerPool:
         """
         told = time.monotonic()
         while not self._has_room(number):
-            if _is_stopped(self.processes[number].pid) or wait([self.ends[number]], _POLL_S):
+            if process_stat(self.processes[number].pid)[:1] == [b"T"] or wait([self.ends[number]], _POLL_S):
                 return False
             if time.monotonic() - told >= _PATIENCE_S:
                 told = time.monotonic()
@@ -340,12 +340,6 @@ def worker_deaths(deaths: List[str]) -> RuntimeError:
         f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. {killed}What they wrote before they "
         "ended says why. With num_workers=0 the trainer shows where it happens, but a signal ends it"
     )
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] == b"T"
-    return False
 
 
 def _end_of(process: Any) -> int:

@@ -182,10 +182,10 @@ def state_of(dataset: Any) -> Any:
 
 
 def told(dataset: Any) -> Any:
-    """Returns a copy of the state that a dataset tells now; what is no state if that fails, as it may before its first iterator."""
+    """Returns a copy of the state that a dataset tells now. None if it has none, or if that fails, as it may before its first iterator."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(state_of(dataset))
-    return object()
+    return None
 
 
 def same_state(one: Any, other: Any) -> bool:
@@ -260,7 +260,8 @@ def _copied(value: Any) -> Any:
     close what the original uses.
     """
     shared = {}
-    whole = (type, types.FunctionType, weakref.ref, *(() if torch_or_none() is None else (torch_or_none().Tensor,)))
+    torch = torch_or_none()
+    whole = (type, types.FunctionType, weakref.ref, () if torch is None else torch.Tensor)  # not looked into
 
     class Walk(pickle.Pickler):
         def persistent_id(self, each: Any) -> Optional[int]:

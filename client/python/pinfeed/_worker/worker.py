@@ -22,7 +22,7 @@ import os
 import pickle
 import signal
 from multiprocessing import reduction
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from .._base.errors import Code, Error, ResourceExhaustedError
 from .._base.optional_torch import torch_or_none
@@ -53,14 +53,22 @@ class Job(NamedTuple):
     shared: bool = False  # the batches go to other trainers too, which compare what they are of
 
 
+def process_stat(pid: int) -> List[bytes]:
+    """Returns the fields of /proc/PID/stat behind the name: the state first. None of them if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def process_start_time(pid: int) -> int:
     """Returns when a process started, in ticks since the host did; 0 if there is no such process. With the process id
     it names a process for good.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
+        return int(process_stat(pid)[19])
+    except (IndexError, ValueError):
         return 0
 
 
