@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +26,7 @@ namespace pinfeed {
 namespace {
 
 constexpr int kLookMs = 200;
+constexpr double kEndPatienceSeconds = 10;  // after the drain
 
 Json Call(const ToolContext& context, const char* method, const Json& request) {
   return Json::parse(AdminJson(method, request.dump(), context.address));
@@ -44,10 +46,21 @@ UniqueFd ProcessOf(const ToolContext& context) {
                   "; --wait works in the daemon's PID namespace only. Nothing was done");
 }
 
-void AwaitEnd(const UniqueFd& process) {
+// Says so once if it takes longer than `seconds`.
+void AwaitEnd(const UniqueFd& process, double seconds) {
+  const auto begin = std::chrono::steady_clock::now();
   pollfd wait{process.get(), POLLIN, 0};
+  bool told = false;
   while (!WasInterrupted()) {
     if (::poll(&wait, 1, kLookMs) > 0) return;
+    if (told || std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds)) continue;
+    told = true;
+    std::fprintf(
+        stderr,
+        "the daemon has not ended after %s, though its drain timeout is over: something keeps it, "
+        "such as a disk or a GPU that does not answer. It ends itself 30 s after the drain, unless its "
+        "process is stopped or waits in the kernel (state T or D in `ps -L`); its log says more\n",
+        Duration(seconds).c_str());
   }
   throw Interrupted();  // the daemon keeps draining
 }
@@ -55,12 +68,12 @@ void AwaitEnd(const UniqueFd& process) {
 void RunDrain(bool wait, const ToolContext& context) {
   const UniqueFd process = wait ? ProcessOf(context) : UniqueFd();
   const Json answer = Call(context, "Drain", Json::object());
+  const double timeout = DoubleField(answer, "drain_timeout_seconds");
   std::printf("draining: %s to leave, at most %s\n",
-              Counted(UintField(answer, "sessions"), "session").c_str(),
-              Duration(DoubleField(answer, "drain_timeout_seconds")).c_str());
+              Counted(UintField(answer, "sessions"), "session").c_str(), Duration(timeout).c_str());
   if (!wait) return;
   std::fflush(stdout);
-  AwaitEnd(process);
+  AwaitEnd(process, timeout + kEndPatienceSeconds);
   std::puts("the daemon has ended");
 }
 

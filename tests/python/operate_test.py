@@ -315,6 +315,19 @@ def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):
     assert daemon.process.wait(60) == 0
 
 
+def test_drain_tells_of_a_daemon_that_does_not_end(tmp_path, arrays):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "128MiB", "--workers", "2", "--drain-timeout", "1s")
+    feed = pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address)
+    drain = subprocess.Popen([TOOL, "--address", daemon.address, "drain", "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert drain.stdout.readline() == "draining: 1 session to leave, at most 1.0 s\n"
+    daemon.process.send_signal(signal.SIGSTOP)
+    assert drain.stderr.readline().startswith("the daemon has not ended after 11.0 s, though its drain timeout is over: something keeps it")
+    daemon.process.send_signal(signal.SIGCONT)
+    feed.close()
+    assert drain.communicate(timeout=60) == ("the daemon has ended\n", "") and drain.returncode == 0
+    assert daemon.process.wait(60) == 0
+
+
 class OnATerminal:
     """`pinfeed top` on a terminal of 80 x 24; `screen` is what it drew last, as lines without the control sequences."""
 
