@@ -19,6 +19,7 @@ install(FILES deploy/pinfeed.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/pinfeed C
 
 # The documents, and what they tell operators to copy, as they lie here: the paths and links in them hold below this folder.
 install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT daemon)
+install(DIRECTORY examples proto DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT daemon FILES_MATCHING PATTERN *.py PATTERN *.proto PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT daemon FILES_MATCHING PATTERN *.md PATTERN *.png PATTERN site EXCLUDE)
 install(DIRECTORY deploy/grafana deploy/kubernetes deploy/prometheus DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy COMPONENT daemon)
 install(DIRECTORY deploy/slurm DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy COMPONENT daemon USE_SOURCE_PERMISSIONS)
