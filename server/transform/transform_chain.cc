@@ -114,7 +114,8 @@ Result<SampleView> TransformChain::View(uint64_t seed, ImageSize size, size_t fi
     if (!links_[i].transform->Show(planner)) {
       return InvalidArgument(links_[i].place +
                              ": what comes behind the first random transform is done by the client's kernel, "
-                             "which flips, and crops or pads once");
+                             "which flips, and crops or pads once, in at most " +
+                             std::to_string(kMaxViewSteps) + " steps");
     }
   }
   return planner.view();
