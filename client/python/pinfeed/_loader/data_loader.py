@@ -63,7 +63,7 @@ class DataLoader(Generic[_Batch]):
     worker number without a batch in between, raise RuntimeError.
 
     seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
-    default with a generator, and what iterable datasets always have. A worker that dies is replaced too: another one
+    default with a generator and without `share`, and what iterable datasets always have. A worker that dies is replaced too: another one
     continues from the generators' states behind its last batch. An iterable dataset needs `state_dict` and
     `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError, as in torch.
 
