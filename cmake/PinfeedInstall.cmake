@@ -7,6 +7,7 @@ install(TARGETS pinfeed_client EXPORT pinfeed
 install(DIRECTORY client/include/pinfeed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(DIRECTORY client/python/pinfeed DESTINATION lib/python3/dist-packages COMPONENT python FILES_MATCHING PATTERN *.py PATTERN py.typed PATTERN __pycache__ EXCLUDE)
 if(TARGET pinfeed_quick)
+  add_dependencies(product pinfeed_quick)
   install(TARGETS pinfeed_quick LIBRARY DESTINATION lib/python3/dist-packages/pinfeed COMPONENT python)
 endif()
 

@@ -41,6 +41,16 @@ def expect_rows(said, who):
         sys.exit(f"{who}: read {said.strip()} samples of {ROWS}")
 
 
+def check_product(build):
+    """The target `product`, of which packages are made on a new machine, has all that is installed."""
+    made = set(re.findall(r"^(.+): ", run("ninja", "-C", build, "-t", "targets", "all"), re.MULTILINE))
+    part = set(re.findall(r'label="([^"]+)"', run("ninja", "-C", build, "-t", "graph", "product")))
+    named = re.findall(rf'"({re.escape(build)}/[^"]+)"', (pathlib.Path(build) / "cmake_install.cmake").read_text())
+    installed = made.intersection(os.path.relpath(os.path.realpath(path), build) for path in named)  # links are made with what they lead to
+    if not installed or installed - part:
+        sys.exit(f"installed, but not part of `product`: {sorted(installed - part)}")
+
+
 def check_documents(folder):
     """What operators are told to read and to copy is there, also what the documents for them link to."""
     for name in ("README.md", "docs/configuration.md", "docs/metrics.md", "deploy/prometheus/alerts.yml", "deploy/grafana/pinfeed.json"):
@@ -101,6 +111,7 @@ def use_tree(tree):
 
 def main():
     cmake, build = sys.argv[1:]
+    check_product(build)
     with tempfile.TemporaryDirectory() as folder:
         prefix = pathlib.Path(folder).resolve() / "prefix"
         run(cmake, "--install", build, "--prefix", prefix)
