@@ -8,15 +8,17 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from loader_datasets import Numbers  # noqa: E402
+from loader_datasets import Numbers, seeded  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._loader import first_batch, one_off, produced_feed, supervisor, worker_iterator  # noqa: E402
+from pinfeed._loader import first_batch, one_off, produced_feed, supervisor, worker_iterator, worker_pool  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -133,11 +135,18 @@ def test_a_handler_may_close_the_iterator_before_next_has_begun():
     assert loader.state_dict()["batches"] == 1
 
 
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("calls", [lambda function: function(), in_thread], ids=["handler", "thread"])
 @pytest.mark.parametrize("kind", [Numbers, Counting])
-def test_a_handler_may_close_an_iterator_without_workers_inside_of_next(kind):
+def test_an_iterator_without_workers_may_be_closed_inside_of_next(kind, calls):
     def made(index):
         if index == 3:
-            iterator.close()
+            calls(iterator.close)
         return index
 
     loader = pinfeed.DataLoader(kind(8, made))
@@ -164,6 +173,154 @@ def test_a_handler_that_takes_a_batch_or_begins_an_epoch_inside_of_next_is_refus
     monkeypatch.setattr(iterator, "_check_length", interrupted)
     assert [batch.item() for batch in iterator] == list(range(1, 8)) and refused
     assert len(list(loader)) == 8
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_another_thread_may_close_the_iterator_while_its_first_batch_is_made(monkeypatch, persistent):
+    loader = pinfeed.DataLoader(Numbers(8, lambda index: time.sleep(index < 2) or index), num_workers=2, persistent_workers=persistent)
+    iterator, take = iter(loader), first_batch.FirstBatch.take
+    closer = threading.Thread(target=iterator.close)
+
+    def closed(*arguments):
+        monkeypatch.undo()
+        closer.start()
+        return take(*arguments)
+
+    monkeypatch.setattr(first_batch.FirstBatch, "take", closed)
+    with pytest.raises(pinfeed.Error, match="closed while it waited") as error:
+        next(iterator)
+    assert error.value.code is pinfeed.Code.CANCELLED
+    assert [batch.item() for batch in loader] == list(range(8))  # also while that thread still closes
+    closer.join()
+
+
+def test_a_close_while_another_thread_is_in_the_sampler_waits_little_and_an_epoch_is_refused(monkeypatch):
+    monkeypatch.setattr(worker_iterator, "_CLOSE_PATIENCE_S", 0.1)
+    asked, given = threading.Event(), threading.Event()
+
+    class Sampler:
+        def __iter__(self):
+            yield from range(8)
+            asked.set()
+            assert given.wait(60)
+            yield 8
+
+    loader = pinfeed.DataLoader(Numbers(9), sampler=Sampler(), num_workers=1, prefetch_factor=1, persistent_workers=True)
+    iterator, seen = iter(loader), []
+    taker = threading.Thread(target=lambda: seen.extend(batch.item() for batch in iterator))
+    taker.start()
+    assert asked.wait(60)
+    iterator.close()
+    with pytest.raises(RuntimeError, match=r"cannot begin within next\(\)"):
+        iter(loader)
+    iterator.superseded = False  # so that the thread's loop just ends
+    given.set()
+    taker.join()
+    assert seen == list(range(len(seen))) and len(seen) < 9 and loader.state_dict()["batches"] == len(seen)
+    assert [batch.item() for batch in loader] == list(range(9))
+
+
+def test_a_handler_that_takes_a_batch_while_next_closes_the_iterator_gets_none(monkeypatch):
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=2)
+    iterator = iter(loader)
+    check, close_feed, given = iterator._check_length, iterator._close_feed, []
+    monkeypatch.setattr(iterator, "_check_length", lambda: check() or iterator.close())
+    monkeypatch.setattr(iterator, "_close_feed", lambda: given.append(next(iterator, None)) or close_feed())
+    assert [batch.item() for batch in iterator] == [0] and given == [None]
+    assert loader.state_dict()["batches"] == 1
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+@pytest.mark.parametrize("place", [(worker_iterator.WorkerIterator, "_append"), (worker_pool, "wait")], ids=lambda place: place[1])
+def test_a_handler_may_ask_for_the_state_while_iter_begins_an_epoch(monkeypatch, seeding, place):
+    def make():
+        return pinfeed.DataLoader(Numbers(8), shuffle=True, generator=seeded(), num_workers=2, persistent_workers=True, seeding=seeding)
+
+    plain, loader, states = make(), make(), []
+    expected = [[batch.item() for batch in plain] for _ in range(3)]
+    original = getattr(*place)
+    assert [batch.item() for batch in loader] == expected[0]
+
+    def interrupted(*arguments):
+        done = original(*arguments)
+        monkeypatch.undo()
+        try:
+            states.append(loader.state_dict())
+        except pinfeed.Error as error:
+            assert "take the state once it has returned" in str(error)
+        return done
+
+    monkeypatch.setattr(*place, interrupted)
+    assert [[batch.item() for batch in loader] for _ in range(2)] == expected[1:]
+    for state in states:
+        other = make()
+        other.load_state_dict(state)
+        assert [batch.item() for batch in other] == expected[1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_workers_that_cannot_be_replaced_between_epochs_are_all_replaced(monkeypatch, error):
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=2, persistent_workers=True, seeding="worker")
+    iterator = iter(loader)
+    assert [next(iterator).item() for _ in range(8)] == list(range(8))
+    process = loader._pool.processes[1]
+    os.kill(process.pid, signal.SIGSTOP)  # so that it does not tell that it has ended the epoch
+    assert next(iterator, None) is None
+    process.kill()
+    process.join()
+
+    def fails(*_):
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", fails)
+    with pytest.raises(error):
+        iter(loader)
+    assert [batch.item() for batch in loader] == list(range(8))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_epoch_whose_first_worker_cannot_be_replaced_ends(monkeypatch, tmp_path, error):
+    go = tmp_path / "go"
+
+    def made(index):
+        while not go.exists():
+            time.sleep(0.01)
+        return index
+
+    loader = pinfeed.DataLoader(Numbers(8, made), num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    process = iterator._pool.processes[0]
+    process.kill()
+    process.join()
+    go.touch()
+
+    def fails(*_):
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", fails)
+    with pytest.raises(error):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert [batch.item() for batch in loader] == list(range(8))
+
+
+def test_an_interrupted_end_leaves_no_worker_that_is_stopped(monkeypatch):
+    iterator = iter(pinfeed.DataLoader(Numbers(80), num_workers=2))
+    assert next(iterator).item() == 0
+    processes = iterator._pool.processes
+    os.kill(processes[1].pid, signal.SIGSTOP)
+
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker_pool, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iterator.close()
+    assert [process.is_alive() for process in processes] == [False, False]
 
 
 class Waits(Numbers):

@@ -316,9 +316,10 @@ class DataLoader(Generic[_Batch]):
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         running = self._running()
         if self.persistent_workers and running is not None and not running.over:
-            if running._inside == threading.get_ident():  # in a signal handler: the workers still make batches of the other epoch
+            if running._inside != threading.get_ident():
+                running.supersede()
+            if not running.over:  # in a signal handler, or another thread in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-            running.supersede()
         position = self._loaded, self._left
         try:
             return self._new_iterator()
@@ -344,6 +345,7 @@ class DataLoader(Generic[_Batch]):
                 iterator.close()
                 raise
         self._running = weakref.ref(iterator)
+        self._left = None
         return iterator
 
     def _check_gpu(self) -> None:
@@ -357,6 +359,7 @@ class DataLoader(Generic[_Batch]):
         order.restored = self._samplers_restored and self._drawn is not None and not self._drawn.batches and not self._drawn.all
         if state is not None and self._lane_options is not None and self._pool is not None:
             self._pool.stop()  # its workers stand elsewhere
+        self._left = "iter() begins an epoch: take the state once it has returned"  # for signal handlers: generators are drawn, and workers told
         self._starts()  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
             epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
@@ -370,7 +373,10 @@ class DataLoader(Generic[_Batch]):
             before, restored = (self._drawn, None) if state is None else (None, state["start"])
             epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, before, restored)
             self._base_seed = epoch.base_seed
-        self._loaded = self._left = None
+        if self.num_workers and self._lane_options is None:
+            with contextlib.suppress(Error):  # a sampler's state is not known
+                self._left = epoch.state(epoch.first)
+        self._loaded = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LoaderIterator(Iterator[Any]):
-    """One epoch of a loader. Threads: one."""
+    """One epoch of a loader. Threads: one; `close` from any."""
 
     _SHARED_LENGTH = ""
     over = True  # until it is made: one whose constructor raised leaves no position
@@ -46,7 +46,7 @@ class LoaderIterator(Iterator[Any]):
         self._pending: Any = None  # counted as yielded, and not yet with the caller
         self._number_of_epochs = loader._epochs
         self._complete = False
-        self._inside = 0  # the thread that is in __next__ or in `close`, where `close` by a signal handler is postponed
+        self._inside = 0  # the thread that is in __next__ or in `close`, where another `close` is postponed
         self._close_asked = False  # by one
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
@@ -55,15 +55,23 @@ class LoaderIterator(Iterator[Any]):
         return self._epoch.state(self._yielded)
 
     def close(self) -> None:
-        """Ends the epoch early."""
-        self._leave()
-        self.over = True
+        """Ends the epoch early. If a signal handler or another thread calls it within `__next__`, that does so at its end."""
+        thread = threading.get_ident()
+        if self._inside:
+            self._close_asked = True
+            return
+        self._inside = thread  # no call since the look at it: neither a signal handler nor another thread comes between
+        try:
+            self._leave()
+            self.over = True
+        finally:
+            self._inside = 0
 
     def supersede(self) -> None:
         """Ends the epoch early, for the loader's next iterator."""
         if not self.over:
-            self.close()
             self.superseded = True
+            self.close()
 
     def _leave(self) -> None:
         """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
@@ -72,13 +80,6 @@ class LoaderIterator(Iterator[Any]):
                 self._loader._left = self.state_dict()
             except Exception as error:  # told if somebody asks for the state
                 self._loader._left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
-
-    def _postpones_close(self) -> bool:
-        """Whether `close` is called by a signal handler within `__next__`, which closes the iterator at its end."""
-        if self._inside != threading.get_ident():
-            return False
-        self._close_asked = True
-        return True
 
     def _close_if_asked(self) -> None:
         """Closes the iterator for `close` within `__next__`."""
@@ -92,9 +93,7 @@ class LoaderIterator(Iterator[Any]):
             raise RuntimeError("a signal handler, or the dataset, has called next() of this iterator within its next(): take no batch there")
         if self._in_next.setdefault("thread", thread) != thread:
             raise RuntimeError("another thread is in next() of this iterator: take batches in one thread and hand them to the others by a queue.Queue")
-        self._inside = thread
-        if self.over:  # also by a handler just before
-            self._inside = 0
+        if self.over or self._inside:  # by a handler just before; or another thread closes it
             self._in_next.clear()
             if self.superseded:
                 raise RuntimeError(
@@ -102,6 +101,7 @@ class LoaderIterator(Iterator[Any]):
                     "gets the state that was loaded"
                 )
             raise StopIteration
+        self._inside = thread  # no call since the look at it
         try:
             batch = self._profiled_next() if self._is_profiled is not None and self._is_profiled() else self._next()
             if self._finish is not None:
@@ -116,7 +116,7 @@ class LoaderIterator(Iterator[Any]):
                     self.over = True
                     raise
             self._inside, self._pending = 0, None
-            del self._in_next["thread"]  # no call: from here on no signal handler runs, and no other thread
+            self._in_next = {}  # no call: from here on no signal handler runs, and no other thread
             return batch
         except StopIteration:
             self._inside, self._complete = 0, True
@@ -249,10 +249,6 @@ class SingleIterator(LoaderIterator):
         if self._stream is not None and self._stream.ended and not self._complete:
             self._complete = True
             self._end(self._stream)
-
-    def close(self) -> None:
-        if not self._postpones_close():
-            super().close()
 
     def supersede(self) -> None:
         super().supersede()

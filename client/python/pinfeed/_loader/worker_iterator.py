@@ -48,7 +48,8 @@ _HELD_SLOTS = 2  # by the trainer: the batch in use, and the one before it
 _MIN_SLACK_BYTES = 64 * 1024
 _PAGE = 4096
 _MAX_NAME_BYTES = 128
-_RETRY_S, _TELL_S = 0.1, 30.0
+_POLL_S, _RETRY_S, _TELL_S = 0.01, 0.1, 30.0
+_CLOSE_PATIENCE_S = 2.0
 _served: Set[Optional[str]] = set()  # the addresses of the daemons at which loaders of this process have had feeds
 _NO_MORE = object()  # indices: the sampler has ended
 
@@ -428,8 +429,9 @@ class WorkerIterator(LoaderIterator):
         try:
             assert self._first_batch is not None
             message = self._first_batch.take(self._number)
-        except RuntimeError:
-            self.close()
+        except BaseException as error:
+            if isinstance(error, RuntimeError) or -1 in self._pool.ends:  # a worker could not be replaced
+                self.close()
             raise
         if message is None:
             raise self._late()
@@ -456,14 +458,16 @@ class WorkerIterator(LoaderIterator):
 
     def close(self) -> None:
         """Ends the epoch: closes the feed and ends the workers, unless they are persistent. If a signal handler calls it within `next`, `next` does
-        so at its end, and waits for no batch.
+        so at its end, and waits for no batch. If another thread does, it waits for that end, at most 2 s.
         """
         if os.getpid() != self._owner:
             self.over = True
             return
         if self._closed:
             return
-        if self._postpones_close():
+        thread = threading.get_ident()
+        if self._inside:
+            self._close_asked = True
             closed = Error(Code.CANCELLED, "the iterator was closed while it waited for a batch")
             if self._first_batch is not None:
                 self._first_batch.interrupt(closed)
@@ -471,10 +475,19 @@ class WorkerIterator(LoaderIterator):
                 self._feed.interrupt(closed)
             if self._supervisor is not None:
                 self._supervisor.one_offs.end(closed)
-            return
-        self._inside = threading.get_ident()  # a handler that closes within this has nothing left to do
+            if self._inside == thread:
+                return
+            until = time.monotonic() + _CLOSE_PATIENCE_S
+            while self._inside:  # two threads would use the workers' pipes
+                if not self.over and time.monotonic() >= until:  # it may wait for the sampler
+                    return
+                time.sleep(_POLL_S)
+            if self._closed:
+                return
+        self._inside = thread  # no call since the look at it. A handler that closes within this has nothing left to do
         try:
-            super().close()
+            self._leave()
+            self.over = True
             self._close_feed()
             if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
                 self._pool.stop()

@@ -147,8 +147,8 @@ class WorkerPool:
 
     def starts(self, timeout: float) -> List[bytes]:
         """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
-        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Raises RuntimeError or OSError, and ends all workers, if others
-        cannot take the place of those that died.
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Ends all workers after any other error: others
+        could not take the place of those that died, or a signal handler raised.
         """
         if self._epoch is not None:
             self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
@@ -170,8 +170,10 @@ class WorkerPool:
                         self._lanes.check(number, deaths[-1])
                     logger.warning("%s; another one takes its place", deaths[-1])
                     self.replace(number)
-            except (OSError, RuntimeError):
+            except BaseException as error:
                 self.stop()
+                if not isinstance(error, (OSError, RuntimeError)):  # a signal handler's, which may have cost a worker's message
+                    logger.warning("%s came while the workers ended an epoch: all were ended, and the next epoch begins with others", repr(error))
                 raise
             now = time.monotonic()
             if timeout and now - begun >= timeout:
@@ -282,6 +284,9 @@ class WorkerPool:
             self._join(_EXIT_PATIENCE_S, None)
             self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
             self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
+        except BaseException:  # a signal handler's: nobody waits for them again, and the interpreter's end would, for one that is stopped
+            self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
+            raise
         finally:
             self._close_all()
 
