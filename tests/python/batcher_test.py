@@ -370,6 +370,18 @@ def test_values_of_other_byte_orders_and_dtypes(serve):
         batch.answer([b"x"])
 
 
+def test_tensors_are_requests(serve):
+    torch = pytest.importorskip("torch")
+    batcher = serve("halves", model=False, input=("bfloat16", (4,)), max_batch=1)
+    values = torch.arange(8.0).bfloat16()
+    with pinfeed.BatcherClient("halves") as client:
+        for given in (values[:4], values[:4].clone().requires_grad_(), values[::2]):
+            client.submit(given)
+            assert take(batcher).inputs.tobytes() == given.detach().contiguous().view(torch.int16).numpy().tobytes()
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"takes arrays of bfloat16 \(4,\), and this is one of float32 \(4,\)"):
+            client.submit(values[:4].float())
+
+
 def test_arguments_are_refused_before_anything_is_opened(address):
     with pytest.raises(pinfeed.InvalidArgumentError) as refused:
         pinfeed.Batcher("x", input="video", max_batch=0, max_delay=-1, queue_limit=0)

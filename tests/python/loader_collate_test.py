@@ -433,7 +433,7 @@ def test_ragged_goes_before_pad_and_others_are_unchanged():
         ([{"a": [1]}, {"a": "no"}], {"pad": 0}, "sample['a'] is str in sample 1 of the batch: it has no rows"),
         ([{"a": torch.zeros(1)}, {"a": torch.zeros(1, dtype=torch.int64)}], {"pad": 0}, "is torch.float32 in sample 0 of the batch, and torch.int64 in sample 1"),
         ([{"a": torch.zeros(1)}, {"a": torch.zeros(1, 1)}], {"pad": 0}, "they differ in the number of dimensions"),
-        ([{"a": torch.zeros(1, dtype=torch.uint8)}, {"a": torch.zeros(2, dtype=torch.uint8)}], {"pad": -1}, "holds whole numbers from 0 to 255"),
+        ([{"a": torch.zeros(1, dtype=torch.uint8)}, {"a": torch.zeros(2, dtype=torch.uint8)}], {"pad": -1}, "sample['a']: pad=-1: the field's dtype is uint8, which holds whole numbers from 0 to 255"),
         ([], {"pad": "x"}, "pad: 'x' is not a number"),
         ([], {"pad": {"a": None}}, "pad['a']: None is not a number"),
         ([], {"ragged": 1.5}, "ragged: 1.5 is not True"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections.abc
-import sys
 import threading
 import time
 import warnings
@@ -19,6 +18,7 @@ from .._feed.dlpack import DTYPES
 from .._feed.feed import Feed
 from .._feed.open import _choose_framework, open_spec
 from .._feed.spec import Spec, add_output
+from .arrays import as_array, bytes_of
 from .link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
@@ -268,18 +268,7 @@ def _bytes_of(output: Any) -> "tuple[bytes, bool]":
         return bytes(output), False
     if isinstance(output, str):
         raise invalid("answer: give bytes, an array or a tensor in place of a str: text.encode()")
-    import numpy
-
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(output, torch.Tensor):
-        dense = (output.to_dense() if output.layout != torch.strided else output).detach().cpu().resolve_conj().resolve_neg()
-        row = dense.reshape(-1)
-        if row.stride(0) != 1:  # of one element it may be anything
-            row = row.clone(memory_format=torch.contiguous_format)
-        return row.view(torch.uint8).numpy().tobytes(), False  # NumPy has no bfloat16
-    if isinstance(output, numpy.ma.MaskedArray):
-        raise invalid("answer: an output is masked: give its filled()")
-    array = numpy.ascontiguousarray(output)
-    if array.dtype.hasobject:
+    array = as_array("answer", output)
+    if getattr(array.dtype, "hasobject", False):
         raise invalid(f"answer: {type(output).__name__} has no bytes; give bytes, an array or a tensor")
-    return array.astype(array.dtype.newbyteorder("="), copy=False).tobytes(), False
+    return bytes_of(array), False

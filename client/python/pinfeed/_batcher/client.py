@@ -11,7 +11,9 @@ from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from .._base import daemon
 from .._base.checks import UINT32_MAX, Checks
+from .._base.dtypes import dtype_name
 from .._base.errors import Code, Error, ResourceExhaustedError, UnavailableError, invalid, make_error
+from .arrays import as_array, bytes_of
 from .link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
 
 _OPEN_TIMEOUT_S = 10.0
@@ -144,18 +146,13 @@ class BatcherClient:
 
     def _content(self, data: Any) -> memoryview:
         if self._array is not None:
-            import numpy
-
-            if isinstance(data, numpy.ma.MaskedArray):
-                raise invalid("submit: the array is masked: give its filled()")
-            given = numpy.asarray(data)
-            given = given.astype(given.dtype.newbyteorder("="), copy=False)
-            shape = tuple(int(length) for length in self._array.get("shape", ()))
-            if given.dtype.name.upper() != self._array["dtype"] or given.shape != shape:
+            array = as_array("submit", data)
+            dtype, shape = dtype_name(array.dtype), tuple(int(length) for length in self._array.get("shape", ()))
+            if dtype.upper() != self._array["dtype"] or tuple(array.shape) != shape:
                 raise invalid(
-                    f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {given.dtype.name} {given.shape}",
+                    f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {dtype} {tuple(array.shape)}",
                 )
-            return memoryview(given.tobytes())
+            return memoryview(bytes_of(array))
         try:
             file = memoryview(data)
             if file.ndim != 1 or file.itemsize != 1:

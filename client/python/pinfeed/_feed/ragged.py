@@ -66,7 +66,7 @@ class Ragged:
         """
         import numpy
 
-        _check_fill(str(self.values.dtype).split(".")[-1], value)
+        check_fill(str(self.values.dtype).split(".")[-1], value)
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
         if rows is None:
@@ -147,7 +147,7 @@ def _to_index(index: Any) -> int:
 _FLOAT_MAX = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
 
 
-def _check_fill(dtype: str, value: Any) -> None:
+def check_fill(dtype: str, value: Any, name: str = "value") -> None:
     """Raises ValueError unless the dtype can hold the value, which would be changed without a word."""
     number = value.item() if hasattr(value, "item") else value
     integer = re.fullmatch(r"(u?)int(\d+)", dtype)
@@ -164,7 +164,7 @@ def _check_fill(dtype: str, value: Any) -> None:
     except (OverflowError, ValueError):  # an infinity or NaN as an integer, or an integer beyond every float
         fits = False
     if not fits:
-        raise ValueError(f"value={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
+        raise ValueError(f"{name}={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
 
 
 def _array_module(values: Any) -> Any:

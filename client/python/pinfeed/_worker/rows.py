@@ -16,7 +16,7 @@ import numpy
 from .._base.checks import Checks, listed, shown, to_number
 from .._base.dtypes import has_layout_of_tensors
 from .._base.errors import InvalidArgumentError, invalid
-from .._feed.ragged import Ragged, _check_fill
+from .._feed.ragged import Ragged, check_fill
 from .batch_memory import array_dtype
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
@@ -124,7 +124,7 @@ def stack_padded(torch: Any, samples: Sequence[Any], fill: Any, allocate: Alloca
     for position, value in enumerate(values):
         if len(value.shape) != len(values[0].shape):
             raise _different(values, position, place, "in the number of dimensions")
-    _check_fill(str(values[0].dtype).split(".")[-1], fill)
+    check_fill(str(values[0].dtype).split(".")[-1], fill, f"DataLoader: {place}: pad")
     shape = tuple(max(extents) for extents in zip(*(value.shape for value in values)))
     out = _new(torch, values[0], (len(values), *shape), allocate)
     for number, value in enumerate(values):
