@@ -211,7 +211,7 @@ def test_a_stream_that_goes_back_is_not_changed_by_the_iterator_before(options):
     next(before)
     streams.load_state_dict(state)
     after = iter(streams)
-    with pytest.raises(RuntimeError, match="ended by a newer one"):
+    with pytest.raises(RuntimeError, match="ended because another one was to begin"):
         next(before)
     assert values(after) == [[2, 3], [4, 5]]
     assert values(streams) == [[1000, 1001], [1002, 1003], [1004, 1005]]

@@ -205,17 +205,23 @@ def test_a_close_while_another_thread_is_in_the_sampler_waits_little_and_an_epoc
             assert given.wait(60)
             yield 8
 
+    def take():
+        try:
+            seen.extend(batch.item() for batch in iterator)
+        except RuntimeError as error:
+            ended.append(str(error))
+
     loader = pinfeed.DataLoader(Numbers(9), sampler=Sampler(), num_workers=1, prefetch_factor=1, persistent_workers=True)
-    iterator, seen = iter(loader), []
-    taker = threading.Thread(target=lambda: seen.extend(batch.item() for batch in iterator))
+    iterator, seen, ended = iter(loader), [], []
+    taker = threading.Thread(target=take)
     taker.start()
     assert asked.wait(60)
     iterator.close()
     with pytest.raises(RuntimeError, match=r"cannot begin within next\(\)"):
         iter(loader)
-    iterator.superseded = False  # so that the thread's loop just ends
     given.set()
     taker.join()
+    assert "another one was to begin" in ended[0]
     assert seen == list(range(len(seen))) and len(seen) < 9 and loader.state_dict()["batches"] == len(seen)
     assert [batch.item() for batch in loader] == list(range(9))
 
@@ -256,6 +262,87 @@ def test_a_handler_may_ask_for_the_state_while_iter_begins_an_epoch(monkeypatch,
         other = make()
         other.load_state_dict(state)
         assert [batch.item() for batch in other] == expected[1]
+
+
+def once(call, place, name, monkeypatch):
+    """The next call of this function makes another one first, as a signal handler may."""
+    original = getattr(place, name)
+
+    def interrupted(*arguments):
+        monkeypatch.undo()
+        call()
+        return original(*arguments)
+
+    monkeypatch.setattr(place, name, interrupted)
+
+
+def test_a_handler_may_ask_for_the_state_while_next_or_state_dict_waits_for_the_end_of_an_epoch(monkeypatch):
+    loader, states = pinfeed.DataLoader(Numbers(8), num_workers=2, persistent_workers=True, seeding="worker"), []
+    once(lambda: states.append(loader.state_dict()), worker_iterator.WorkerIterator, "_close_feed", monkeypatch)
+    assert len(list(loader)) == 8 and states[0]["batches"] == 8
+    once(lambda: pytest.raises(pinfeed.Error, loader.state_dict).match("once it has returned"), worker_pool, "wait", monkeypatch)
+    assert not loader.state_dict()["running"]
+    assert len(list(loader)) == 8
+
+
+def test_a_handler_that_begins_an_epoch_while_next_ends_one_is_refused(monkeypatch):
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=2, persistent_workers=True)
+    once(lambda: pytest.raises(RuntimeError, iter, loader).match("cannot begin within next"), worker_iterator.WorkerIterator, "_close_feed", monkeypatch)
+    assert len(list(loader)) == len(list(loader)) == 8
+
+
+class Hundreds(torch.utils.data.IterableDataset):
+    """Each worker's epochs go on."""
+
+    def __init__(self):
+        self.position, self.epoch = 0, 0
+
+    def __iter__(self):
+        while self.position < 4:
+            self.position += 1
+            yield self.position - 1 + 100 * self.epoch
+        self.position, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self):
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they_were(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    loader = pinfeed.DataLoader(Hundreds(), num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        assert sorted(batch.item() for batch in loader) == sorted(2 * [100 * epoch + number for number in range(4)])
+        once(interrupt, worker_pool.WorkerPool, "_receive_start", monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+
+
+def test_an_iterator_leaves_its_position_behind_a_failed_epoch(monkeypatch):
+    def fail():
+        raise OSError("no process")
+
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=2)
+    iterator = iter(loader)
+    assert [next(iterator).item() for _ in range(3)] == [0, 1, 2]
+    once(fail, worker_pool.WorkerPool, "_start_process", monkeypatch)
+    with pytest.raises(OSError, match="no process"):
+        iter(loader)
+    assert loader.state_dict()["batches"] == 3
+    iterator.close()
+    assert loader.state_dict()["batches"] == 3
+
+
+def test_a_batch_that_is_being_copied_to_the_gpu_is_not_behind_the_state(monkeypatch):
+    loader, states = pinfeed.DataLoader(Numbers(8)), []
+    iterator = iter(loader)
+    iterator._finish = lambda batch: states.append(loader.state_dict()["batches"]) or batch
+    assert [next(iterator).item() for _ in range(2)] == [0, 1] and states == [0, 1]
+    assert loader.state_dict()["batches"] == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

@@ -447,7 +447,7 @@ def test_a_new_iterator_ends_the_one_of_persistent_workers():
     first = iter(loader)
     next(first)
     assert values(loader) == values(TorchLoader(Numbers(12), 2))
-    with pytest.raises(RuntimeError, match="ended by a newer one"):
+    with pytest.raises(RuntimeError, match="ended because another one was to begin"):
         next(first)
 
 

@@ -63,9 +63,10 @@ class DataLoader(Generic[_Batch]):
     worker number without a batch in between, raise RuntimeError.
 
     seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
-    default with a generator and without `share`, and what iterable datasets always have. A worker that dies is replaced too: another one
-    continues from the generators' states behind its last batch. An iterable dataset needs `state_dict` and
-    `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError, as in torch.
+    default with a generator, unless `share` is given, and what iterable datasets always have. A worker that dies is
+    replaced too: another one continues from the generators' states behind its last batch. An iterable dataset needs
+    `state_dict` and `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError,
+    as in torch.
 
     With num_workers=0 nothing is seeded.
 
@@ -315,16 +316,17 @@ class DataLoader(Generic[_Batch]):
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         running = self._running()
-        if self.persistent_workers and running is not None and not running.over:
-            if running._inside != threading.get_ident():
+        if self.persistent_workers and running is not None:
+            inside = running._inside == threading.get_ident()  # in a signal handler
+            if not inside:
                 running.supersede()
-            if not running.over:  # in a signal handler, or another thread in the sampler: the workers still make batches of the other epoch
+            if inside or not running.over:  # or another thread is in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-        position = self._loaded, self._left
+        position = self._loaded, self._left, self._epochs
         try:
             return self._new_iterator()
         except BaseException:
-            self._loaded, self._left = position
+            self._loaded, self._left, self._epochs = position
             raise
 
     def _new_iterator(self) -> Iterator[_Batch]:
@@ -434,14 +436,19 @@ class DataLoader(Generic[_Batch]):
             self._warn_of_state()
         if self._loaded is not None:
             return self._loaded
-        running = self._running()
-        if running is not None and not running.over:
-            return running.state_dict()
         if isinstance(self._left, str):
             raise Error(Code.FAILED_PRECONDITION, self._left)
         if self._left is not None:
             return self._left
-        starts, lanes = self._starts(), None
+        running = self._running()
+        if running is not None and (running._inside or not running.over):  # within `close` the workers are still the iterator's
+            return running.state_dict()
+        # For signal handlers, which would take the workers' answers.
+        self._left = "state_dict() waits for the workers: take the state once it has returned"
+        try:
+            starts, lanes = self._starts(), None
+        finally:
+            self._left = None
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:

@@ -97,7 +97,7 @@ class LoaderIterator(Iterator[Any]):
             self._in_next.clear()
             if self.superseded:
                 raise RuntimeError(
-                    "this iterator was ended by a newer one: a DataLoader has one iterator at a time with persistent_workers, and when an iterable dataset "
+                    "this iterator was ended because another one was to begin: a DataLoader has one iterator at a time with persistent_workers, and when an iterable dataset "
                     "gets the state that was loaded"
                 )
             raise StopIteration
@@ -258,7 +258,7 @@ class SingleIterator(LoaderIterator):
         if self._unread is not None:
             return self._epoch.state(self._yielded, self._unread)
         stream = None if self._stream is None else self._stream.state()
-        return self._epoch.state(self._yielded, None if stream is None else saved_stream(stream))
+        return self._epoch.state(self._yielded - (self._pending is not None), None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
         if self._draws_order and not self._epoch.drawn.batches:
@@ -277,7 +277,7 @@ class SingleIterator(LoaderIterator):
                 self._yielded = number + 1  # the next call returns the next batch
             raise
         if self._stream is None:  # also behind a batch that an interrupt has cost
-            self._yielded = number + 1
+            self._yielded, self._pending = number + 1, True
         self._check_length()
         return batch
 

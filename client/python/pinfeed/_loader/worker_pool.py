@@ -147,8 +147,8 @@ class WorkerPool:
 
     def starts(self, timeout: float) -> List[bytes]:
         """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
-        DeadlineExceededError after `timeout` seconds (0: never); it may be called again. Ends all workers after any other error: others
-        could not take the place of those that died, or a signal handler raised.
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again, also after what a signal handler raised. Raises
+        RuntimeError or OSError, and ends all workers, if others cannot take the place of those that died.
         """
         if self._epoch is not None:
             self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
@@ -171,9 +171,11 @@ class WorkerPool:
                     logger.warning("%s; another one takes its place", deaths[-1])
                     self.replace(number)
             except BaseException as error:
-                self.stop()
-                if not isinstance(error, (OSError, RuntimeError)):  # a signal handler's, which may have cost a worker's message
-                    logger.warning("%s came while the workers ended an epoch: all were ended, and the next epoch begins with others", repr(error))
+                if isinstance(error, (OSError, RuntimeError)) or -1 in self.ends:
+                    self.stop()
+                else:  # a signal handler's, which may have cost a worker's message: the next call has others in their places
+                    for number in missing:
+                        self.processes[number].kill()
                 raise
             now = time.monotonic()
             if timeout and now - begun >= timeout:
