@@ -18,6 +18,7 @@ ParameterValues ParameterFromProto(const Message& in, const FieldDescriptor& fie
   const int count = field.is_repeated() ? reflection.FieldSize(in, &field) : 1;
   const auto values = [&](auto get, auto get_repeated) {
     std::vector<std::conditional_t<std::is_same_v<decltype(get()), std::string>, std::string, double>> all;
+    all.reserve(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) all.push_back(field.is_repeated() ? get_repeated(i) : get());
     return ParameterValues(std::move(all));
   };

@@ -103,7 +103,7 @@ std::string BroadcastRemedy(const Json& feed) {
 
 // Only what the feed does not have yet.
 std::string DecodeRemedy(const Json& feed) {
-  const std::string always = "smaller images, more processors";
+  std::string always = "smaller images, more processors";
   if (IsBatcher(feed) || UintField(feed, "producers") != 0) return always;
   std::string remedy;
   const uint64_t hits = UintField(feed, "cache_hits");

@@ -79,6 +79,7 @@ std::vector<BatcherQueue::ConsumerCounts> BatcherQueue::CountConsumers() const {
     consumer->second.oldest_ns = std::max(consumer->second.oldest_ns, Nanoseconds(now - batch.since));
   }
   std::vector<ConsumerCounts> list;
+  list.reserve(counts.size());
   for (const auto& [id, count] : counts) list.push_back(count);
   return list;
 }

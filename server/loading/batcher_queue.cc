@@ -219,7 +219,7 @@ void BatcherQueue::Cancel() {
     while (!pending_.empty()) Fail(pending_.begin()->first, RequestEnd::kFeedEnded, Ended(), after);
     for (auto& [key, batch] : batches_)
       for (std::shared_ptr<GatheringPiece>& piece : batch.pieces)
-        after.closed.push_back({std::move(piece), {}});
+        after.closed.emplace_back(std::move(piece), std::vector<uint32_t>());
     batches_.clear();
     unclosed_.clear();
     lent_.clear();

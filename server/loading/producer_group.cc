@@ -112,7 +112,7 @@ Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> li
   return id;
 }
 
-Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
+Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, const Status& status) {
   Task task;
   const bool ends_data = status.code() == Code::kOutOfRange;
   bool waits_beyond_end = false;

@@ -91,7 +91,7 @@ class ProducerGroup {
   // The producer has filled the task's batch, or says why it cannot. With kOutOfRange the data end before
   // that batch: it is dealt to nobody, and its slot stays as it is until the feed ends, or is free again if
   // the batch was requested anew. kInvalidArgument if it has no such task.
-  Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
+  Status OnDone(ProducerId producer, uint64_t task, const Status& status) PF_EXCLUDES(mutex_);
   // The producer asks for memory of its own for a task's batch, which does not fit into its slot. At most
   // once a task. `until_free` and errors: as OneOffMemory::Grant; besides, kInvalidArgument for a wrong
   // request, and kFailedPrecondition if the feed has no such memory.

@@ -109,8 +109,8 @@ class Arena {
   // A client that got `part` from PartOn has left. A part of a group's memory is freed with its last client,
   // unless `keep`: then it has received batches and clients may rejoin. `remaining_mapper` is that client if
   // it has not confirmed that it unmapped the part. May take a while.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
   virtual void ReleasePart(const Arena& /*part*/, bool /*keep*/,
+                           // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
                            std::optional<ClientProcess> /*remaining_mapper*/) {}
 
   // The descriptor that clients map, or -1 when the offer carries an IPC handle instead. Owned by the arena.

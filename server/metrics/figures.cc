@@ -28,6 +28,7 @@ FigureSet FiguresOf(const QuarantinedMemory& memory);
 template <typename Entity>
 FigureValue SetsOf(const std::vector<Entity>& entities) {
   std::vector<FigureSet> sets;
+  sets.reserve(entities.size());
   for (const Entity& entity : entities) sets.push_back(FiguresOf(entity));
   return sets;
 }

@@ -243,7 +243,7 @@ Status TryDecoder(const std::shared_ptr<const CudaDevice>& device) {
   const MutexLock lock(mutex);
   const auto known = tried->find(device->ordinal());
   if (known != tried->end()) return known->second;
-  const Status usable = GpuImageDecoder::Create(device, {1, 1, 3}).status();
+  Status usable = GpuImageDecoder::Create(device, {1, 1, 3}).status();
   // What is lacking now may be there later.
   if (usable.ok() || usable.code() == Code::kUnavailable) tried->emplace(device->ordinal(), usable);
   return usable;

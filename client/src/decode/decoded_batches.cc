@@ -205,7 +205,7 @@ class DecodedBatches::Thread {
 Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& offer,
                                                               const PublishReader& reader,
                                                               const std::byte* arena,
-                                                              std::shared_ptr<DecodeEngine> engine,
+                                                              const std::shared_ptr<DecodeEngine>& engine,
                                                               Lifeline& lifeline, UniqueFd link) {
   DecodedLayout layout(offer);
   const uint64_t image_bytes = layout.image_bytes();

@@ -40,7 +40,7 @@ class DecodedBatches {
   // `lifeline`: brings the readers, until Stop. `link`: the socket to the member that decodes; empty: none.
   static Result<std::unique_ptr<DecodedBatches>> Start(const FeedOffer& offer, const PublishReader& reader,
                                                        const std::byte* arena,
-                                                       std::shared_ptr<DecodeEngine> engine,
+                                                       const std::shared_ptr<DecodeEngine>& engine,
                                                        Lifeline& lifeline, UniqueFd link);
   // Precondition: Stop returned OK.
   ~DecodedBatches();
