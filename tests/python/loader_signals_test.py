@@ -3,8 +3,10 @@
 waits without a word.
 """
 
+import itertools
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -269,7 +271,7 @@ def once(call, place, name, monkeypatch):
     original = getattr(place, name)
 
     def interrupted(*arguments):
-        monkeypatch.undo()
+        monkeypatch.setattr(place, name, original)
         call()
         return original(*arguments)
 
@@ -310,16 +312,97 @@ class Hundreds(torch.utils.data.IterableDataset):
         self.position, self.epoch = state["position"], state["epoch"]
 
 
-def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they_were(monkeypatch):
-    def interrupt():
-        raise KeyboardInterrupt
+class Large(Hundreds):
+    """With a state that takes several reads."""
 
-    loader = pinfeed.DataLoader(Hundreds(), num_workers=2, persistent_workers=True)
+    def state_dict(self):
+        return {**super().state_dict(), "buffer": b"\x00\x00\x01\x00" * (1 << 20)}  # which looks like the lengths of messages
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", [(worker_pool.WorkerPool, "_receive_start"), (multiprocessing.connection.Connection, "_recv")], ids=lambda where: where[1])
+@pytest.mark.parametrize("kind", [Hundreds, Large])
+def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they_were(monkeypatch, kind, where):
+    loader = pinfeed.DataLoader(kind(), num_workers=2, persistent_workers=True)
     for epoch in range(3):
         assert sorted(batch.item() for batch in loader) == sorted(2 * [100 * epoch + number for number in range(4)])
-        once(interrupt, worker_pool.WorkerPool, "_receive_start", monkeypatch)
+        once(interrupt, *where, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             iter(loader)
+
+
+def test_a_message_that_an_interrupt_has_cut_is_not_read_on(monkeypatch):
+    loader = pinfeed.DataLoader(Large(), num_workers=2, persistent_workers=True)
+    for epoch in range(2):
+        assert sorted(batch.item() for batch in loader) == sorted(2 * [100 * epoch + number for number in range(4)])
+        reads = itertools.count()
+
+        def read(descriptor, size, read=os.read, reads=reads):
+            if size > 1 << 16 and next(reads) == 2:
+                raise KeyboardInterrupt
+            return read(descriptor, size)
+
+        monkeypatch.setattr(multiprocessing.connection.Connection._recv, "__defaults__", (read,))
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+        monkeypatch.setattr(multiprocessing.connection.Connection._recv, "__defaults__", (os.read,))
+
+
+class Plain(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+
+def test_workers_without_a_state_are_all_replaced_after_an_interrupt(monkeypatch):
+    loader = pinfeed.DataLoader(Plain(), num_workers=3, persistent_workers=True)
+    assert len(list(loader)) == 12
+    receive = worker_pool.WorkerPool._receive_start
+
+    def second(pool, number):
+        monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", interrupt)
+        return receive(pool, number)
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", second)
+    with pytest.raises(KeyboardInterrupt):
+        iter(loader)
+    monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", receive)
+    assert len(list(loader)) == 12
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_whose_close_is_interrupted_gives_no_batch_behind_the_position_that_it_left(monkeypatch, workers):
+    loader = pinfeed.DataLoader(Numbers(8), num_workers=workers, persistent_workers=workers > 0)
+    iterator = iter(loader)
+    assert [next(iterator).item() for _ in range(3)] == [0, 1, 2]
+    leave = type(iterator)._leave
+
+    def interrupted(self):
+        leave(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(iterator), "_leave", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iterator.close()
+    monkeypatch.setattr(type(iterator), "_leave", leave)
+    assert loader.state_dict()["batches"] == 3
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_without_workers_a_stream_has_no_state_while_its_samples_are_with_nobody():
+    refused = []
+
+    def collate(samples):
+        if samples[0] == 2:
+            refused.append(pytest.raises(pinfeed.Error, loader.state_dict).match("that nobody has got yet"))
+        return samples
+
+    loader = pinfeed.DataLoader(Hundreds(), 2, collate_fn=collate)
+    assert list(loader) == [[0, 1], [2, 3]] and len(refused) == 1
+    assert not loader.state_dict()["running"]
 
 
 def test_an_iterator_leaves_its_position_behind_a_failed_epoch(monkeypatch):

@@ -249,6 +249,7 @@ class DataLoader(Generic[_Batch]):
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._structure = ""
         self._epochs = 0
+        self._latest: object = None  # stands for the epoch that began last
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
@@ -322,11 +323,11 @@ class DataLoader(Generic[_Batch]):
                 running.supersede()
             if inside or not running.over:  # or another thread is in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-        position = self._loaded, self._left, self._epochs
+        position = self._loaded, self._left, self._latest, self._running
         try:
             return self._new_iterator()
         except BaseException:
-            self._loaded, self._left, self._epochs = position
+            self._loaded, self._left, self._latest, self._running = position
             raise
 
     def _new_iterator(self) -> Iterator[_Batch]:
@@ -382,6 +383,7 @@ class DataLoader(Generic[_Batch]):
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
         self._repeat = self._repeat + 1 if self.persistent_workers else 0
         self._epochs += 1
+        self._latest = object()
         return epoch
 
     def _starts(self) -> Optional[List[bytes]]:

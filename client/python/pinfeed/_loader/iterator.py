@@ -15,7 +15,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
-from .._base.errors import invalid
+from .._base.errors import Code, Error, invalid
 from .._base.optional_torch import torch_or_none
 from .._worker.epoch_state import Epoch
 from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
@@ -44,7 +44,7 @@ class LoaderIterator(Iterator[Any]):
         torch = torch_or_none()
         self._is_profiled = None if torch is None else torch.autograd._profiler_enabled
         self._pending: Any = None  # counted as yielded, and not yet with the caller
-        self._number_of_epochs = loader._epochs
+        self._latest = loader._latest
         self._complete = False
         self._inside = 0  # the thread that is in __next__ or in `close`, where another `close` is postponed
         self._close_asked = False  # by one
@@ -63,7 +63,6 @@ class LoaderIterator(Iterator[Any]):
         self._inside = thread  # no call since the look at it: neither a signal handler nor another thread comes between
         try:
             self._leave()
-            self.over = True
         finally:
             self._inside = 0
 
@@ -74,12 +73,15 @@ class LoaderIterator(Iterator[Any]):
             self.close()
 
     def _leave(self) -> None:
-        """Leaves the position with the loader, unless the epoch is complete or another one was begun."""
-        if not self.over and not self._complete and self._loader._epochs == self._number_of_epochs:
+        """Ends the iterator. Leaves the position with the loader, unless the epoch is complete or another one was begun."""
+        left: Any
+        if not self.over and not self._complete and self._loader._latest is self._latest:
             try:
-                self._loader._left = self.state_dict()
+                left = self.state_dict()
             except Exception as error:  # told if somebody asks for the state
-                self._loader._left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
+                left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
+            self._loader.__dict__["_left"], self.over = left, True  # no call in between: behind the position no batch is given
+        self.over = True
 
     def _close_if_asked(self) -> None:
         """Closes the iterator for `close` within `__next__`."""
@@ -113,7 +115,6 @@ class LoaderIterator(Iterator[Any]):
                 except BaseException:  # it does not
                     self._pending, self.over = pending, False
                     self._leave()
-                    self.over = True
                     raise
             self._inside, self._pending = 0, None
             self._in_next = {}  # no call: from here on no signal handler runs, and no other thread
@@ -257,8 +258,10 @@ class SingleIterator(LoaderIterator):
     def state_dict(self) -> Dict[str, Any]:
         if self._unread is not None:
             return self._epoch.state(self._yielded, self._unread)
+        if self._stream is not None and self._pending and self._inside:  # by a signal handler, or another thread
+            raise Error(Code.FAILED_PRECONDITION, "next() has read samples that nobody has got yet: take the state once it has returned")
         stream = None if self._stream is None else self._stream.state()
-        return self._epoch.state(self._yielded - (self._pending is not None), None if stream is None else saved_stream(stream))
+        return self._epoch.state(self._yielded - (self._stream is None and self._pending is not None), None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
         if self._draws_order and not self._epoch.drawn.batches:
@@ -270,11 +273,13 @@ class SingleIterator(LoaderIterator):
             self._epoch.drawn.all = True
             raise
         self._epoch.drawn.add(number, indices)
+        self._pending = None if self._stream is None else True  # the dataset goes on
         try:
             batch = self._load(indices)
         except Exception:
             if self._stream is None:
                 self._yielded = number + 1  # the next call returns the next batch
+            self._pending = None
             raise
         if self._stream is None:  # also behind a batch that an interrupt has cost
             self._yielded, self._pending = number + 1, True

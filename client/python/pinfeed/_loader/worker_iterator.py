@@ -487,7 +487,6 @@ class WorkerIterator(LoaderIterator):
         self._inside = thread  # no call since the look at it. A handler that closes within this has nothing left to do
         try:
             self._leave()
-            self.over = True
             self._close_feed()
             if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
                 self._pool.stop()

@@ -147,8 +147,8 @@ class WorkerPool:
 
     def starts(self, timeout: float) -> List[bytes]:
         """Waits until all workers have ended the epoch. Returns the state in which each begins the next one, as `Lane.leave` does. Raises
-        DeadlineExceededError after `timeout` seconds (0: never); it may be called again, also after what a signal handler raised. Raises
-        RuntimeError or OSError, and ends all workers, if others cannot take the place of those that died.
+        DeadlineExceededError after `timeout` seconds (0: never); it may be called again, also after what a signal handler raised. Ends all
+        workers if others cannot take the place of those that died or may have been interrupted.
         """
         if self._epoch is not None:
             self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
@@ -156,11 +156,10 @@ class WorkerPool:
         deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
         begun = told = time.monotonic()
         while missing := [number for number in range(len(self.pipes)) if number not in self._starts]:
-            ends = {self.ends[number]: number for number in missing}
-            ready = wait([*(self.pipes[number] for number in missing), *ends], _SLICE_S)
+            ready = wait([*(self.pipes[number] for number in missing), *(self.ends[number] for number in missing)], _SLICE_S)
             try:
-                dead = [number for number in missing if self.pipes[number] in ready and not self._receive_start(number)]
-                dead += [number for end, number in ends.items() if end in ready and self.pipes[number] not in ready]
+                # What one that has ended sent before is not read: another one sends it too, and a part may have been read.
+                dead = [number for number in missing if self.ends[number] in ready or (self.pipes[number] in ready and not self._receive_start(number))]
                 for number in dead:
                     deaths.append(self.describe_death(number))
                     deaths_of[number] += 1
@@ -171,11 +170,14 @@ class WorkerPool:
                     logger.warning("%s; another one takes its place", deaths[-1])
                     self.replace(number)
             except BaseException as error:
-                if isinstance(error, (OSError, RuntimeError)) or -1 in self.ends:
+                missing = [number for number in missing if number not in self._starts]
+                if isinstance(error, (OSError, RuntimeError)) or -1 in self.ends or not (self._lanes is None or all(map(self._lanes.is_known, missing))):
                     self.stop()
                 else:  # a signal handler's, which may have cost a worker's message: the next call has others in their places
                     for number in missing:
                         self.processes[number].kill()
+                    for number in missing:
+                        self.processes[number].join(_KILL_PATIENCE_S)
                 raise
             now = time.monotonic()
             if timeout and now - begun >= timeout:

@@ -134,14 +134,18 @@ class Lanes:
         start = self._starts[worker]
         return None if start is None else (worker - len(self.states), start)
 
-    def check(self, worker: int, death: str, first_batch: bool = False) -> None:
-        """Raises RuntimeError if no other process can take the place of a worker, whose `death` is told. `first_batch`: nobody has
-        asked for another batch yet.
-        """
+    def is_known(self, worker: int, first_batch: bool = False) -> bool:
+        """Returns whether another process can take the place of a worker. `first_batch`: nobody has asked for another batch yet."""
         place = self.place(worker)
-        is_known = place is None or (place[1] and not place[1].startswith(_UNKNOWN))
-        if is_known and (self._has_states or self.states[worker] is not None or (first_batch and place is None)):
+        if place is not None and (not place[1] or place[1].startswith(_UNKNOWN)):
+            return False
+        return self._has_states or self.states[worker] is not None or (first_batch and place is None)
+
+    def check(self, worker: int, death: str, first_batch: bool = False) -> None:
+        """Raises RuntimeError if no other process can take the place of a worker, whose `death` is told. `first_batch` as for `is_known`."""
+        if self.is_known(worker, first_batch):
             return
+        place = self.place(worker)
         self.lost = True
         advice = (
             f"Its dataset's state_dict raised {place[1][len(_UNKNOWN) :].decode('utf-8', 'replace')}"
