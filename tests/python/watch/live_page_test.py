@@ -74,11 +74,13 @@ def picture(browser, name):
 
 
 def settled(daemon):
-    """The status, once nothing changes any more: the trainers have stopped and every slot is lent."""
-    before = None
+    """The status, once nothing changes any more: both trainers have stopped and every slot is lent."""
+    before = status(daemon)
     while True:
         now = status(daemon)
-        if before and all(set(feed["slot_states"]) == {"l"} for feed in now["feeds"]) and totals_of(now) == totals_of(before):
+        if now["uptime_seconds"] == before["uptime_seconds"]:  # the same page again: it is kept for a moment
+            continue
+        if len(now["feeds"]) == 2 and all(set(feed["slot_states"]) == {"l"} for feed in now["feeds"]) and totals_of(now) == totals_of(before):
             return now
         before = now
 
