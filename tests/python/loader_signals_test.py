@@ -137,6 +137,27 @@ def test_a_handler_may_close_the_iterator_before_next_has_begun():
     assert loader.state_dict()["batches"] == 1
 
 
+def once(call, place, name, monkeypatch):
+    """The next call of this function makes another one first, as a signal handler may."""
+    original = getattr(place, name)
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(place, name, original)
+        call()
+        return original(*arguments)
+
+    monkeypatch.setattr(place, name, interrupted)
+
+
+def raising(error):
+    """A function that raises this."""
+
+    def call(*_):
+        raise error
+
+    return call
+
+
 def in_thread(function):
     thread = threading.Thread(target=function)
     thread.start()
@@ -180,15 +201,9 @@ def test_a_handler_that_takes_a_batch_or_begins_an_epoch_inside_of_next_is_refus
 @pytest.mark.parametrize("persistent", [False, True])
 def test_another_thread_may_close_the_iterator_while_its_first_batch_is_made(monkeypatch, persistent):
     loader = pinfeed.DataLoader(Numbers(8, lambda index: time.sleep(index < 2) or index), num_workers=2, persistent_workers=persistent)
-    iterator, take = iter(loader), first_batch.FirstBatch.take
+    iterator = iter(loader)
     closer = threading.Thread(target=iterator.close)
-
-    def closed(*arguments):
-        monkeypatch.undo()
-        closer.start()
-        return take(*arguments)
-
-    monkeypatch.setattr(first_batch.FirstBatch, "take", closed)
+    once(closer.start, first_batch.FirstBatch, "take", monkeypatch)
     with pytest.raises(pinfeed.Error, match="closed while it waited") as error:
         next(iterator)
     assert error.value.code is pinfeed.Code.CANCELLED
@@ -266,18 +281,6 @@ def test_a_handler_may_ask_for_the_state_while_iter_begins_an_epoch(monkeypatch,
         assert [batch.item() for batch in other] == expected[1]
 
 
-def once(call, place, name, monkeypatch):
-    """The next call of this function makes another one first, as a signal handler may."""
-    original = getattr(place, name)
-
-    def interrupted(*arguments):
-        monkeypatch.setattr(place, name, original)
-        call()
-        return original(*arguments)
-
-    monkeypatch.setattr(place, name, interrupted)
-
-
 def test_a_handler_may_ask_for_the_state_while_next_or_state_dict_waits_for_the_end_of_an_epoch(monkeypatch):
     loader, states = pinfeed.DataLoader(Numbers(8), num_workers=2, persistent_workers=True, seeding="worker"), []
     once(lambda: states.append(loader.state_dict()), worker_iterator.WorkerIterator, "_close_feed", monkeypatch)
@@ -319,17 +322,13 @@ class Large(Hundreds):
         return {**super().state_dict(), "buffer": b"\x00\x00\x01\x00" * (1 << 20)}  # which looks like the lengths of messages
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("where", [(worker_pool.WorkerPool, "_receive_start"), (multiprocessing.connection.Connection, "_recv")], ids=lambda where: where[1])
 @pytest.mark.parametrize("kind", [Hundreds, Large])
 def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they_were(monkeypatch, kind, where):
     loader = pinfeed.DataLoader(kind(), num_workers=2, persistent_workers=True)
     for epoch in range(3):
         assert sorted(batch.item() for batch in loader) == sorted(2 * [100 * epoch + number for number in range(4)])
-        once(interrupt, *where, monkeypatch)
+        once(raising(KeyboardInterrupt), *where, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             iter(loader)
 
@@ -362,7 +361,7 @@ def test_workers_without_a_state_are_all_replaced_after_an_interrupt(monkeypatch
     receive = worker_pool.WorkerPool._receive_start
 
     def second(pool, number):
-        monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", interrupt)
+        monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", raising(KeyboardInterrupt))
         return receive(pool, number)
 
     monkeypatch.setattr(worker_pool.WorkerPool, "_receive_start", second)
@@ -406,13 +405,10 @@ def test_without_workers_a_stream_has_no_state_while_its_samples_are_with_nobody
 
 
 def test_an_iterator_leaves_its_position_behind_a_failed_epoch(monkeypatch):
-    def fail():
-        raise OSError("no process")
-
     loader = pinfeed.DataLoader(Numbers(8), num_workers=2)
     iterator = iter(loader)
     assert [next(iterator).item() for _ in range(3)] == [0, 1, 2]
-    once(fail, worker_pool.WorkerPool, "_start_process", monkeypatch)
+    once(raising(OSError("no process")), worker_pool.WorkerPool, "_start_process", monkeypatch)
     with pytest.raises(OSError, match="no process"):
         iter(loader)
     assert loader.state_dict()["batches"] == 3
@@ -439,11 +435,7 @@ def test_workers_that_cannot_be_replaced_between_epochs_are_all_replaced(monkeyp
     process.kill()
     process.join()
 
-    def fails(*_):
-        monkeypatch.undo()
-        raise error
-
-    monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", fails)
+    once(raising(error), worker_pool.WorkerPool, "_start_process", monkeypatch)
     with pytest.raises(error):
         iter(loader)
     assert [batch.item() for batch in loader] == list(range(8))
@@ -465,11 +457,7 @@ def test_an_epoch_whose_first_worker_cannot_be_replaced_ends(monkeypatch, tmp_pa
     process.join()
     go.touch()
 
-    def fails(*_):
-        monkeypatch.undo()
-        raise error
-
-    monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", fails)
+    once(raising(error), worker_pool.WorkerPool, "_start_process", monkeypatch)
     with pytest.raises(error):
         next(iterator)
     with pytest.raises(StopIteration):
@@ -483,11 +471,7 @@ def test_an_interrupted_end_leaves_no_worker_that_is_stopped(monkeypatch):
     processes = iterator._pool.processes
     os.kill(processes[1].pid, signal.SIGSTOP)
 
-    def interrupted(*_):
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(worker_pool, "wait", interrupted)
+    once(raising(KeyboardInterrupt), worker_pool, "wait", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         iterator.close()
     assert [process.is_alive() for process in processes] == [False, False]
