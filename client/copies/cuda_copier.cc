@@ -11,6 +11,7 @@
 #include "client/copies/copy_ring.h"
 #include "client/copies/device_copier.h"
 #include "client/copies/helper_threads.h"
+#include "common/base/first_error.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
 #include "common/os/host_limits.h"
@@ -42,26 +43,6 @@ CopyRing::Slot* NoSlot() {
 // How long a thread watches for a slot that another one takes, before it sleeps. Taking one that is free
 // takes less. If none is, the GPU has enough to copy until the threads have woken.
 constexpr std::chrono::microseconds kWatch(20);
-
-// Purpose: the first error of several threads. Threads: any.
-class FirstError {
- public:
-  void Set(Status status) {
-    const MutexLock lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
-    failed_.store(true, std::memory_order_relaxed);
-  }
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  Status Take() {
-    const MutexLock lock(mutex_);
-    return status_;
-  }
-
- private:
-  Mutex mutex_;
-  Status status_ PF_GUARDED_BY(mutex_);
-  std::atomic<bool> failed_{false};
-};
 
 class CudaCopier final : public DeviceCopier {
  public:
@@ -154,7 +135,7 @@ class CudaCopier final : public DeviceCopier {
     FirstError error;
     const auto work = [&]() noexcept {
       const CudaScope scope(*device_);
-      if (!scope.status().ok()) error.Set(scope.status());
+      error.Set(scope.status());
       while (true) {
         const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
         if (number >= load_count * parts) return;
@@ -171,7 +152,7 @@ class CudaCopier final : public DeviceCopier {
     // CU_STREAM_PER_THREAD is another stream in each helper.
     const uint64_t helpers = stream == CU_STREAM_PER_THREAD ? 0 : helpers_.count();
     helpers_.Run(static_cast<uint32_t>(std::min(total / kBytesPerHelper, helpers)), work);
-    return error.Take();
+    return error.Get();
   }
 
   void Fill(const StagedBytes& staged, uint64_t begin, uint64_t end, uint64_t offset, Load& load,
@@ -185,7 +166,7 @@ class CudaCopier final : public DeviceCopier {
   CopyRing::Slot* SlotOf(Load& load, FirstError& error) {
     if (!load.claimed.exchange(true, std::memory_order_relaxed)) {
       Result<CopyRing::Slot*> taken = ring_.Take();
-      if (!taken.ok()) error.Set(taken.status());
+      error.Set(taken.status());
       load.slot.store(taken.ok() ? *taken : NoSlot(), std::memory_order_release);
       load.slot.notify_all();
     }

@@ -9,8 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "common/base/first_error.h"
 #include "common/base/status.h"
-#include "common/base/sync.h"
 #include "server/loading/batch_producer.h"
 
 namespace pinfeed {
@@ -25,35 +25,25 @@ class GatheringPiece {
   const PieceRequest& request() const { return *request_; }
   // A load of some of its samples begins. It ends once, whatever becomes of it.
   void BeginLoad() { under_way_.fetch_add(1, std::memory_order_relaxed); }
-  void EndLoad(Status status) PF_EXCLUDES(mutex_) {
-    if (!status.ok()) {
-      const MutexLock lock(mutex_);
-      if (status_.ok()) status_ = std::move(status);
-    }
+  void EndLoad(Status status) {
+    error_.Set(std::move(status));
     EndOne();
   }
   // There are no more samples than those whose loads were begun, and of these, not those `left_out`: indexes
   // in the batch. Called once.
-  void Close(std::span<const uint32_t> left_out) PF_EXCLUDES(mutex_) {
+  void Close(std::span<const uint32_t> left_out) {
     for (const uint32_t index : left_out) request_->LeaveOut(index);
     EndOne();
   }
 
  private:
-  void EndOne() PF_EXCLUDES(mutex_) {
-    if (under_way_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    Status status;
-    {
-      const MutexLock lock(mutex_);
-      status = std::move(status_);
-    }
-    request_->Complete(std::move(status));
+  void EndOne() {
+    if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) request_->Complete(error_.Get());
   }
 
   const std::shared_ptr<PieceRequest> request_;
   std::atomic<uint32_t> under_way_{1};  // loads, and the gathering until Close
-  Mutex mutex_;
-  Status status_ PF_GUARDED_BY(mutex_);
+  FirstError error_;
 };
 
 }  // namespace pinfeed

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/first_error.h"
 #include "common/base/sync.h"
 #include "server/loading/cache_fill.h"
 #include "server/loading/piece_task.h"
@@ -85,10 +86,6 @@ class NativeBatchProducer::RemotePiece final : public std::enable_shared_from_th
   // Begins the next section in place of one that has ended. If there is none, completes the request behind
   // the last one.
   void BeginSection() PF_EXCLUDES(mutex_);
-  void Fail(Status status) PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    status_ = std::move(status);
-  }
 
   NativeBatchProducer& producer_;
   const std::shared_ptr<PieceRequest> request_;
@@ -96,7 +93,7 @@ class NativeBatchProducer::RemotePiece final : public std::enable_shared_from_th
   Mutex mutex_;
   uint32_t next_ PF_GUARDED_BY(mutex_);  // the first sample of the next section
   uint32_t under_way_ PF_GUARDED_BY(mutex_) = kSectionsUnderWay;
-  Status status_ PF_GUARDED_BY(mutex_);
+  FirstError error_;
 };
 
 // Purpose: one section on the workers.
@@ -111,9 +108,8 @@ class NativeBatchProducer::RemotePiece::LoadTask final : public FillTask {
         samples_(std::move(samples)) {}
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    Status status = piece_->producer_.Load(*piece_->request_, first_ + begin, first_ + end, scratch,
-                                           std::span(samples_).subspan(begin, end - begin));
-    if (!status.ok()) piece_->Fail(std::move(status));
+    piece_->error_.Set(piece_->producer_.Load(*piece_->request_, first_ + begin, first_ + end, scratch,
+                                              std::span(samples_).subspan(begin, end - begin)));
   }
   void Done() override {
     samples_.clear();  // those that were not wanted
@@ -153,16 +149,14 @@ class NativeBatchProducer::RemotePiece::FetchTask final : public FillTask {
 void NativeBatchProducer::RemotePiece::BeginSection() {
   uint32_t first = 0;
   uint32_t end = 0;
-  Status status;
   {
     const MutexLock lock(mutex_);
     // What is not wanted now will not be later, nor will what follows it.
-    const bool over =
-        !status_.ok() || next_ == request_->end() || (next_ != request_->begin() && !request_->Wanted(next_));
+    const bool over = error_.failed() || next_ == request_->end() ||
+                      (next_ != request_->begin() && !request_->Wanted(next_));
     if (over) {
       next_ = request_->end();
       if (--under_way_ > 0) return;
-      status = std::move(status_);
     } else {
       first = next_;
       end = first + std::min(kSectionSamples, request_->end() - first);
@@ -170,7 +164,7 @@ void NativeBatchProducer::RemotePiece::BeginSection() {
     }
   }
   if (first == end) {
-    request_->Complete(std::move(status));
+    request_->Complete(error_.Get());
   } else {
     producer_.readers_.Submit(std::make_shared<FetchTask>(shared_from_this(), first, end));
   }

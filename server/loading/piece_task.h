@@ -4,34 +4,23 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
+#include "common/base/first_error.h"
 #include "common/base/status.h"
-#include "common/base/sync.h"
 #include "server/loading/worker_pool.h"
 
 namespace pinfeed {
 
 // Purpose: loads samples of one piece, and says when all of them are loaded. Threads: Load runs on several
-// workers at once. Errors: the latest of Load is that of the task.
+// workers at once. Errors: the first of Load is that of the task.
 class PieceTask : public FillTask {
  public:
   using FillTask::FillTask;
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) final {
-    Status status = Load(begin, end, scratch);
-    if (status.ok()) return;
-    const MutexLock lock(mutex_);
-    status_ = std::move(status);
+    error_.Set(Load(begin, end, scratch));
   }
-  void Done() final {
-    Status status;
-    {
-      const MutexLock lock(mutex_);
-      status = std::move(status_);
-    }
-    End(std::move(status));
-  }
+  void Done() final { End(error_.Get()); }
 
  protected:
   // Loads [begin, end) of the task's samples.
@@ -40,8 +29,7 @@ class PieceTask : public FillTask {
   virtual void End(Status status) = 0;
 
  private:
-  Mutex mutex_;
-  Status status_ PF_GUARDED_BY(mutex_);
+  FirstError error_;
 };
 
 }  // namespace pinfeed
