@@ -106,6 +106,28 @@ def test_the_tests_that_hold_the_invariants_exist():
     assert len(named) > 10 and not [name for name in named if name not in known]
 
 
+def locks(text):
+    """The mutexes of a C++ file's classes, as `Class::mutex_`: a class is the latest one that begins further left."""
+    found, classes = [], []
+    for line in text.splitlines():
+        begun = re.match(r"( *)(?:class|struct) (?:PF_\w+\(.*?\) |alignas\(.*?\) )?(?:\w+::)*(\w+)[^;]*\{", line)
+        member = re.match(r"( *)(?:mutable )?Mutex (\w+);", line)
+        if begun:
+            classes.append(begun.groups())
+        elif member:
+            found += [f"{name}::{member[2]}" for indent, name in classes if len(indent) < len(member[1])][-1:]
+    return found
+
+
+def test_the_architecture_names_all_threads_and_locks():
+    code = [path.read_text("utf-8") for part in ("common", "server", "client") for kind in ("h", "cc", "py") for path in sorted(ROOT.glob(f"{part}/**/*.{kind}"))]
+    threads = re.findall(r'(?:StartThread\(\s*|threading\.Thread\(.*name=)"([\w-]+)"', "\n".join(code))
+    mutexes = [lock for text in code for lock in locks(text)]
+    page = TEXT[ROOT / "docs" / "architecture.md"]
+    assert len(threads) > 10 and not [name for name in threads if f"`{name}" not in page]
+    assert len(mutexes) > 60 and not [name for name in mutexes if not re.search(rf"[`:]{name}`", page)]
+
+
 def test_the_tests_that_show_what_is_claimed_of_security_exist():
     known = known_tests()
     page = TEXT[ROOT / "SECURITY.md"]
