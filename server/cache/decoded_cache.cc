@@ -43,7 +43,7 @@ struct DecodedCache::Candidate {
 
 size_t DecodedCache::KeyHash::operator()(const Key& key) const {
   size_t hash = std::hash<std::string>()(*key.head);
-  for (const uint64_t part : {key.mount, key.device, key.inode})
+  for (const uint64_t part : {key.mount, key.device, key.inode, key.offset})
     hash = (hash ^ std::hash<uint64_t>()(part)) * 0x9E3779B97F4A7C15 + (hash >> 29);
   return hash;
 }

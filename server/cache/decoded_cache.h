@@ -127,14 +127,19 @@ class DecodedCache {
   using Clock = std::chrono::steady_clock;
   struct Key {
     Key(const FileVersion& file, Head of)
-        : mount(file.mount), device(file.device), inode(file.inode), head(std::move(of)) {}
+        : mount(file.mount),
+          device(file.device),
+          inode(file.inode),
+          offset(file.offset),
+          head(std::move(of)) {}
     uint64_t mount;
     uint64_t device;
     uint64_t inode;
+    uint64_t offset;
     Head head;
     bool operator==(const Key& other) const {
       return mount == other.mount && device == other.device && inode == other.inode &&
-             (head == other.head || *head == *other.head);
+             offset == other.offset && (head == other.head || *head == *other.head);
     }
   };
   struct KeyHash {

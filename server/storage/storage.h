@@ -20,7 +20,8 @@
 
 namespace pinfeed {
 
-// Identifies a file and its contents: as long as it is equal, the file has not been written to or replaced.
+// Identifies a file, or a part of one (FileRange), and its contents: as long as it is equal, the file has not
+// been written to or replaced.
 // The kernel sets the time of the last change, and no program can set it back. It is as fine as the file
 // system's clock, so two writes right after each other may leave it equal.
 struct FileVersion {
@@ -31,11 +32,12 @@ struct FileVersion {
   int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
   // Unix time at which a file was found to be this version, before it was read. It identifies nothing.
   int64_t seen_ns = INT64_MAX;
-  uint64_t mount = 0;  // a number that no other mount has had; 0: unknown (before Linux 6.8)
+  uint64_t mount = 0;   // a number that no other mount has had; 0: unknown (before Linux 6.8)
+  uint64_t offset = 0;  // where the part begins; `size` is then the part's
 
   bool operator==(const FileVersion& other) const {
-    return mount == other.mount && device == other.device && inode == other.inode && size == other.size &&
-           modified_ns == other.modified_ns && changed_ns == other.changed_ns;
+    return mount == other.mount && device == other.device && inode == other.inode && offset == other.offset &&
+           size == other.size && modified_ns == other.modified_ns && changed_ns == other.changed_ns;
   }
 };
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A part of a file, as a file. In: an open file and a range of its bytes. Out: reads of the range.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "server/storage/storage.h"
+
+namespace pinfeed {
+
+// Purpose: one member of an archive. Owns the file. Threads and errors: as RandomAccessFile; messages count
+// from the file's start.
+class FileRange final : public RandomAccessFile {
+ public:
+  // Precondition: the range lies within the file.
+  FileRange(std::unique_ptr<const RandomAccessFile> file, uint64_t offset, uint64_t bytes)
+      : RandomAccessFile(file->path(), bytes), file_(std::move(file)), offset_(offset) {
+    PF_CHECK(offset <= file_->size() && bytes <= file_->size() - offset, "a range lies within its file");
+  }
+
+  std::optional<FileVersion> version() const override {
+    std::optional<FileVersion> version = file_->version();
+    if (version) {
+      version->offset = offset_;
+      version->size = size();
+    }
+    return version;
+  }
+  int64_t changed_ns() const override { return file_->changed_ns(); }
+  bool HasSameContents() const override { return file_->HasSameContents(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    PF_CHECK(offset <= size() && out.size() <= size() - offset, "a read lies within the range");
+    return file_->ReadAt(offset_ + offset, out);
+  }
+  Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override {
+    return file_->Prefetch(offset_ + offset, bytes);
+  }
+
+ private:
+  const std::unique_ptr<const RandomAccessFile> file_;
+  const uint64_t offset_;
+};
+
+}  // namespace pinfeed
