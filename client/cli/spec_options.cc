@@ -106,7 +106,7 @@ Json DatasetOf(const std::string& path_or_name) {
 }
 
 void DatasetOptions::AddTo(CLI::App& command) {
-  command.add_option("--format", format, "image_folder, manifest, npy or tokens; default: detected");
+  command.add_option("--format", format, "image_folder, manifest, npy, tokens or webdataset; default: detected");
   command.add_option("--image", image, "manifest: the column with the images' paths; default: file_name");
   command.add_option("--label", label, "manifest: the column that becomes label; default: label");
   command.add_option("--sequence-length", sequence_length, "tokens: how many a sample has")

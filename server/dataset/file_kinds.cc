@@ -34,12 +34,10 @@ const std::vector<Kind>& Kinds() {
       {{".npz"},
        "unpack it into a directory of its own (unzip FILE -d DIR), where each array becomes a .npy file, and "
        "open DIR"},
-      {{".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
-       "archives and shards are not supported: unpack them into one directory (tar -xf FILE -C DIR, unzip "
-       "FILE "
-       "-d DIR), arrange the images as DIR/<class>/<image>, and open DIR; or read them in an IterableDataset "
-       "of "
-       "yours with pinfeed.DataLoader"},
+      {{".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
+       "compressed archives are not supported: uncompress shards (gunzip FILE) and open the .tar files; or "
+       "unpack them into one directory (tar -xf FILE -C DIR, unzip FILE -d DIR), arrange the images as "
+       "DIR/<class>/<image>, and open DIR"},
       {{".h5", ".hdf5", ".lmdb", ".mdb", ".mat", ".nc", ".zarr", ".pt", ".pth", ".pkl", ".pickle",
         ".safetensors", ".tfrecord", ".tfrecords", ".rec", ".beton"},
        "files of this kind are not supported: save each of their arrays with numpy.save, such as "

@@ -28,6 +28,8 @@ Result<DatasetContents> ListContents(const Location& location) {
       contents.npy_file = entry.name;
     } else if (entry.name.ends_with(".bin")) {
       contents.bin_file = entry.name;
+    } else if (entry.name.ends_with(".tar")) {
+      contents.tar_file = entry.name;
     } else if (IsNamedAsImage(entry.name)) {
       contents.image = entry.name;
     } else if (!AdviceFor(entry.name).empty()) {

@@ -23,6 +23,7 @@ struct DatasetContents {
   bool is_directory = false;
   std::string npy_file;  // .npy
   std::string bin_file;  // .bin: tokens without a header
+  std::string tar_file;  // .tar
   std::string folder;    // a directory
   std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
   std::string metadata;  // metadata.jsonl or metadata.csv

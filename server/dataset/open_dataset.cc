@@ -23,8 +23,8 @@ bool HasOption(const DatasetFormat& format, std::string_view option) {
 Status UnknownDirectory(const DatasetContents& contents) {
   const std::string object = "detect the format of directory " + QuotePath(contents.path);
   const std::string wanted =
-      "found neither a metadata.jsonl (manifest) nor .npy files (npy) nor class folders with images "
-      "(image_folder)";
+      "found neither a metadata.jsonl (manifest) nor .npy files (npy) nor .tar files (webdataset) nor class "
+      "folders with images (image_folder)";
   if (!contents.bin_file.empty()) {
     return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.bin_file) +
                            "; if that holds tokens, name the file and set sequence_length");
@@ -56,8 +56,8 @@ Status UnknownFile(const DatasetContents& contents, const ParameterMap& options)
     return InvalidArgument(object + std::string(advice));
   return InvalidArgument(
       object +
-      "a dataset is a .npy file, a .bin file of tokens, a manifest (.jsonl, .csv, .tsv), a "
-      "directory of .npy files or one of class folders with images; if the file holds "
+      "a dataset is a .npy file, a .bin file of tokens, a manifest (.jsonl, .csv, .tsv), a .tar shard, a "
+      "directory of .npy files or of shards, or one of class folders with images; if the file holds "
       "uint16 or uint32 tokens without a header, set format to tokens" +
       (options.contains("sequence_length") ? "" : " and a sequence_length"));
 }

@@ -3,29 +3,15 @@
 // that the reader names, errors must name a line.
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "server/dataset/formats/table.h"
+#include "tests/fuzz/bytes.h"
 
 namespace pinfeed {
 namespace {
-
-class Bytes final : public RandomAccessFile {
- public:
-  explicit Bytes(std::span<const uint8_t> data) : RandomAccessFile("/fuzz", data.size()), data_(data) {}
-  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
-    PF_CHECK(offset + out.size() <= data_.size(), "reads stay within the file");
-    std::memcpy(out.data(), data_.data() + offset, out.size());
-    return OkStatus();
-  }
-
- private:
-  const std::span<const uint8_t> data_;
-};
 
 Status ReadTable(const Bytes& file, TableKind kind) {
   IndexMemory memory;

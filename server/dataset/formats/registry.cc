@@ -5,7 +5,7 @@ namespace pinfeed {
 
 std::span<const DatasetFormat* const> DatasetFormats() {
   static const DatasetFormat* const formats[] = {&ImageFolderFormat(), &ManifestFormat(), &NpyFormat(),
-                                                 &TokensFormat()};
+                                                 &TokensFormat(), &WebdatasetFormat()};
   return formats;
 }
 

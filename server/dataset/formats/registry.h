@@ -11,5 +11,6 @@ const DatasetFormat& ImageFolderFormat();
 const DatasetFormat& ManifestFormat();
 const DatasetFormat& NpyFormat();
 const DatasetFormat& TokensFormat();
+const DatasetFormat& WebdatasetFormat();
 
 }  // namespace pinfeed

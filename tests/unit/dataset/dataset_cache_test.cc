@@ -142,9 +142,8 @@ TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheTableCountsAsWell) {
 TEST_F(DatasetCacheTest, SaysOfAPatternThatItIsNotExpanded) {
   DatasetCache cache(Options(8));
   const auto open = [&](const char* name) { return cache.Open(kUser, Path(directory_ / name)); };
-  EXPECT_THAT(
-      open("train-{000..009}.tar"),
-      StatusIs(Code::kNotFound, AllOf(HasSubstr("patterns are not expanded"), HasSubstr("unpack them"))));
+  EXPECT_THAT(open("train-{000..009}.tar.gz"),
+              StatusIs(Code::kNotFound, AllOf(HasSubstr("patterns are not expanded"), HasSubstr("gunzip"))));
   EXPECT_THAT(open("*.npy"), StatusIs(Code::kNotFound, HasSubstr("a dataset is one directory or one file")));
   EXPECT_THAT(open("~/data"), StatusIs(Code::kNotFound, HasSubstr("os.path.expanduser")));
   EXPECT_THAT(open("gone.npy"), StatusIs(Code::kNotFound, Not(HasSubstr("expanded"))));

@@ -97,7 +97,7 @@ TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
       {"a.json", "one JSON object per line"},
       {"a.parquet", "numpy.save"},
       {"a.arrow", "numpy.save"},
-      {"a.tar", "DIR/<class>/<image>"},
+      {"a.tar", "at offset 0: it ends within a block"},
       {"a.tar.gz", "DIR/<class>/<image>"},
       {"archive.zip", "unzip FILE"},
       {"a.npz", "becomes a .npy file"},

@@ -12,6 +12,7 @@
 #include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
+#include "tests/unit/dataset/tar_file.h"
 
 namespace pinfeed {
 namespace {
@@ -29,6 +30,9 @@ class RemoteStorageTest : public ::testing::Test {
     storage.Write("arrays/y.npy", NpyHeaderBytes("|u1", "(4,)", false) + "1234");
     storage.Write("list.csv", "file_name,label\nfolder/cat/1.jpg,cat\nfolder/dog/2.jpg,dog\n");
     storage.Write("tokens.bin", std::string("\1\0\2\0\3\0\4\0\5\0", 10));
+    storage.Write("shards/0.tar", TarMemberBytes("1.jpg", "bytes of one") + TarMemberBytes("1.cls", "1") +
+                                      TarMemberBytes("2.jpg", "bytes of two") + TarMemberBytes("2.cls", "2") +
+                                      TarEnd());
   }
 
   Result<std::shared_ptr<const Dataset>> Open(const std::string& path, uint32_t sequence_length = 0) {
@@ -71,7 +75,9 @@ const std::vector<Place>& Places() {
                                             {"arrays", 0, "arrays/x.npy", "npy", 4},
                                             {"arrays/x.npy", 0, "arrays/x.npy", "npy", 4},
                                             {"list.csv", 0, "folder/dog/2.jpg", "manifest", 2},
-                                            {"tokens.bin", 2, "tokens.bin", "tokens", 2}};
+                                            {"tokens.bin", 2, "tokens.bin", "tokens", 2},
+                                            {"shards", 0, "shards/0.tar", "webdataset", 2},
+                                            {"shards/0.tar", 0, "shards/0.tar", "webdataset", 2}};
   return places;
 }
 

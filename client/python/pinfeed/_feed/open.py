@@ -87,7 +87,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     What to read:
       dataset: a path (a string with a "/", or a `pathlib.Path`; made absolute), or the name of a dataset in the
         daemon's configuration.
-      format: "image_folder", "manifest", "npy" or "tokens". Default: detected.
+      format: "image_folder", "manifest", "npy", "tokens" or "webdataset". Default: detected.
       image, label: for a manifest, a table (.jsonl, .csv, .tsv) with one row per sample. The column with the images'
         paths, relative to the table's folder (default: "file_name"); and the column that becomes "label" (default:
         "label"), where texts become numbers and `feed.dataset.classes`. Other columns of numbers become tensors.

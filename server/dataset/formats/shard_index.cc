@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/shard_index.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "common/base/ascii_case.h"
+#include "common/base/log.h"
+#include "common/base/quote.h"
+#include "common/os/start_thread.h"
+#include "server/dataset/dataset.h"
+#include "server/dataset/file_kinds.h"
+#include "server/dataset/formats/tar_reader.h"
+#include "server/memory/index_memory.h"
+
+namespace pinfeed {
+namespace {
+
+// Most of the time is waiting for a disk.
+constexpr size_t kMaxThreads = 16;
+constexpr size_t kMaxFields = 256;
+constexpr std::chrono::seconds kReportEvery(5);
+
+struct MemberName {
+  std::string_view key;
+  std::string extension;  // in lower case
+};
+
+// Nothing for a file that belongs to no sample.
+std::optional<MemberName> Split(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  const size_t base = slash == std::string_view::npos ? 0 : slash + 1;
+  const size_t dot = name.find('.', base);
+  if (dot == std::string_view::npos || dot == base) return std::nullopt;
+  // What programs store about the archive itself: __NAME__ or __NAME__/...
+  const std::string_view first = name.substr(0, name.find('/'));
+  if (first.size() > 4 && first.starts_with("__") && first.ends_with("__")) return std::nullopt;
+  std::string extension(name.substr(dot + 1));
+  std::ranges::transform(extension, extension.begin(), AsciiLower);
+  return MemberName{name.substr(0, dot), std::move(extension)};
+}
+
+std::string FieldOf(const std::string& extension) {
+  if (HasExtension("." + extension, kImageExtensions) && extension.find('.') == std::string::npos)
+    return std::string(kShardImageField);
+  return extension == "cls" ? std::string(kShardLabelField) : extension;
+}
+
+// Why files of this extension can be no field; empty if they can.
+std::string FieldFault(const std::string& extension) {
+  constexpr std::array<std::string_view, 3> kTaken = {kShardImageField, kShardLabelField, kSamplePathField};
+  if (std::ranges::find(kTaken, extension) != kTaken.end())
+    return "another field has the name of its extension; give it another one";
+  if (extension.find('.') == std::string::npos && HasExtension("." + extension, kUnsupportedImageExtensions))
+    return "is an image of an unsupported format; convert it to JPEG or PNG";
+  if (!IsFieldName(extension))
+    return "its extension must be text without control characters, quotes or backslashes";
+  return {};
+}
+
+// Purpose: makes the index of one shard, file by file.
+class ShardReader {
+ public:
+  ShardReader(const Location& base, const std::string& name) : path_(base.FullPath(name)) {
+    shard_.name = name;
+  }
+
+  Result<ShardIndex> Read(const RandomAccessFile& file) {
+    shard_.file_bytes = file.size();
+    if (const std::optional<FileVersion> version = file.version()) shard_.modified_ns = version->modified_ns;
+    TarReader archive(file);
+    while (true) {
+      ASSIGN_OR_RETURN(const std::optional<TarMember> member, archive.Next());
+      if (!member) break;
+      RETURN_IF_ERROR(Add(*member));
+    }
+    for (auto& [field, parts] : shard_.fields) {
+      parts.resize(shard_.keys.size());
+      parts.shrink_to_fit();
+    }
+    return std::move(shard_);
+  }
+
+ private:
+  Status Add(const TarMember& member) {
+    const std::optional<MemberName> name = Split(member.name);
+    if (!name) {
+      ++shard_.passed_over;
+      return OkStatus();
+    }
+    const auto fault = [&](const std::string& what) {
+      return InvalidArgument("index " + QuotePath(path_) + ": " + QuotePath(member.name) + " " + what);
+    };
+    const uint64_t samples = shard_.keys.size();
+    if (samples == 0 || shard_.keys[samples - 1] != name->key) {
+      // The lists may move while they grow.
+      RETURN_IF_ERROR(
+          memory_.Add(2 * (name->key.size() + sizeof(uint32_t) + shard_.fields.size() * sizeof(ShardPart))));
+      if (shard_.keys.bytes() + name->key.size() > PackedNames::kMaxBytes)
+        return fault("is one of too many: their names have more than 4 GiB; make smaller shards");
+      shard_.keys.Add(name->key);
+    }
+    const std::string field = FieldOf(name->extension);
+    auto found = shard_.fields.find(field);
+    if (found == shard_.fields.end()) {
+      if (const std::string why = FieldFault(name->extension); !why.empty()) return fault(why);
+      if (shard_.fields.size() == kMaxFields)
+        return fault("has another extension than " + std::to_string(kMaxFields) +
+                     " others; a name ends at its first dot, and what follows is the kind of the file");
+      RETURN_IF_ERROR(memory_.Add(2 * shard_.keys.size() * sizeof(ShardPart)));
+      found = shard_.fields.emplace(field, std::vector<ShardPart>()).first;
+    }
+    std::vector<ShardPart>& parts = found->second;
+    if (parts.size() == shard_.keys.size())
+      return fault("is the second file of its sample for the field " + QuotePath(field) +
+                   "; a sample has one of each kind");
+    parts.resize(shard_.keys.size() - 1);
+    parts.push_back({member.offset, member.size});
+    return OkStatus();
+  }
+
+  const std::string path_;
+  ShardIndex shard_;
+  IndexMemory memory_;
+};
+
+Result<ShardIndex> IndexShard(const Location& base, const std::string& name) {
+  try {
+    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
+    return ShardReader(base, name).Read(*file);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("index " + QuotePath(base.FullPath(name)) +
+                             ": no memory (std::bad_alloc); give the daemon more memory");
+  }
+}
+
+}  // namespace
+
+Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names) {
+  std::vector<std::optional<Result<ShardIndex>>> found(names.size());
+  std::atomic<size_t> next{0};
+  std::atomic<size_t> done{0};
+  std::atomic<bool> failed{false};
+  const auto work = [&](const auto& report) {
+    while (!failed.load(std::memory_order_relaxed)) {
+      const size_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= names.size()) return;
+      found[i] = IndexShard(base, names[i]);
+      if (!found[i]->ok()) failed.store(true, std::memory_order_relaxed);
+      done.fetch_add(1, std::memory_order_relaxed);
+      report();
+    }
+  };
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() + 1 < std::min(kMaxThreads, names.size()))
+      threads.push_back(StartThread("scan", [&] { work([] {}); }));
+  } catch (const std::system_error&) {  // those that run do all of it
+  }
+  auto report_at = std::chrono::steady_clock::now() + kReportEvery;
+  work([&] {
+    if (std::chrono::steady_clock::now() < report_at) return;
+    report_at = std::chrono::steady_clock::now() + kReportEvery;
+    spdlog::info("indexing {}: {} of {} shards are done", QuotePath(base.path()), done.load(), names.size());
+  });
+  for (std::thread& thread : threads) thread.join();
+  std::vector<ShardIndex> shards;
+  shards.reserve(names.size());
+  // Shards begin in order, so those before the first error were begun, and are complete.
+  for (std::optional<Result<ShardIndex>>& shard : found) {
+    RETURN_IF_ERROR(shard->status());
+    shards.push_back(*std::move(*shard));
+  }
+  return shards;
+}
+
+}  // namespace pinfeed

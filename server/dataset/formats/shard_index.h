@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the samples of tar shards lie. In: a directory and the names of its archives. Out: for each of them,
+// the samples with the place of each of their files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "server/dataset/packed_names.h"
+#include "server/storage/storage.h"
+
+namespace pinfeed {
+
+inline constexpr std::string_view kShardImageField = "image";
+inline constexpr std::string_view kShardLabelField = "label";
+
+// Where a file of a sample lies in its shard.
+struct ShardPart {
+  uint64_t offset = 0;  // 0: the sample lacks the file, since each archive begins with a header
+  uint64_t size = 0;
+  bool exists() const { return offset != 0; }
+};
+
+// One archive. Neighbouring files of one key are a sample; a key is a file's path up to the first dot of its
+// name, and the rest, in lower case, is its extension.
+struct ShardIndex {
+  std::string name;          // relative to the dataset; empty: the dataset is this archive
+  uint64_t file_bytes = 0;   // of the archive
+  int64_t modified_ns = 0;   // of the archive; 0: its storage has no versions
+  PackedNames keys;          // by sample
+  uint64_t passed_over = 0;  // files that belong to no sample: hidden ones, and those without an extension
+  // By the field that the extension becomes, a part for each sample.
+  std::map<std::string, std::vector<ShardPart>, std::less<>> fields;
+};
+
+// Reads the headers of all archives, by several threads. While that lasts, the log says every few seconds how
+// far it is. Of several errors, the one of the first archive: those of TarReader and of the storage;
+// kInvalidArgument for samples that have two files of one kind, or files that cannot be a field.
+Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names);
+
+}  // namespace pinfeed

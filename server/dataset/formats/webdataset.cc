@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// The format "webdataset": tar archives (shards) in which neighbouring files of one name but for the
+// extension are a sample, as https://github.com/webdataset/webdataset defines them. In: a .tar file, or a
+// directory of them. Out: the fields "image" (.jpg, .jpeg, .png), "label" (int64; .cls), tensors (.npy), and
+// the bytes of other files, by extension. Samples come in the order of the shards' names, and within a shard
+// as they lie.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/parse_number.h"
+#include "common/base/quote.h"
+#include "server/dataset/file_kinds.h"
+#include "server/dataset/fingerprint.h"
+#include "server/dataset/formats/npy_header.h"
+#include "server/dataset/formats/registry.h"
+#include "server/dataset/formats/shard_index.h"
+#include "server/dataset/name_order.h"
+#include "server/storage/file_range.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::string_view kTarExtension = ".tar";
+constexpr size_t kMaxShards = size_t{1} << 16;
+constexpr uint64_t kMaxLabelBytes = 64;
+constexpr size_t kMaxArrayDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
+
+std::string BaseName(const Location& base, const ShardIndex& shard) {
+  return shard.name.empty() ? base.path().substr(base.path().rfind('/') + 1) : shard.name;
+}
+
+// Purpose: the Dataset of tar shards. Owns: the root's descriptor and the index. Each read opens its shard,
+// so the number of descriptors does not depend on the number of shards. Threads and errors: as Dataset.
+class WebDataset final : public Dataset {
+ public:
+  struct Column {
+    std::vector<std::vector<ShardPart>> parts;  // by shard, then by sample
+    std::optional<NpyHeader> array;             // of each .npy file
+  };
+
+  // `columns`: one for each field but the last, which is the samples' path.
+  WebDataset(std::shared_ptr<const Location> base, std::vector<ShardIndex> shards,
+             std::vector<Column> columns, DatasetInfo info)
+      : base_(std::move(base)),
+        shards_(std::move(shards)),
+        columns_(std::move(columns)),
+        info_(std::move(info)) {
+    for (const ShardIndex& shard : shards_)
+      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard.keys.size());
+  }
+
+  const DatasetInfo& info() const override { return info_; }
+
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    const Column& column = columns_[field];
+    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(Find(id), field));
+    if (!column.array) return ReadLabel(id, *file, out);
+    // The part has the size of the others, so the header lies within it.
+    std::vector<std::byte> start(column.array->data_offset);
+    RETURN_IF_ERROR(file->ReadAt(0, start));
+    const Result<NpyHeader> header = ParseNpyHeader(start);
+    if (!header.ok() || *header != *column.array)
+      return DataLoss("read " + Describe(id) + ": its ." + info_.fields[field].spec.name +
+                      " file has another shape or dtype than that of the first sample");
+    return file->ReadAt(column.array->data_offset, out);
+  }
+
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    if (field == columns_.size()) {
+      const std::string path = SamplePath(Find(id));
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(path));
+      out.assign(bytes.begin(), bytes.end());
+      return OkStatus();
+    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(Find(id), field));
+    if (info_.fields[field].kind == FieldKind::kEncodedImage) return file->ReadAll(kMaxImageFileBytes, out);
+    out.resize(file->size());
+    return file->ReadAt(0, out);
+  }
+
+  Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t id, size_t field) const override {
+    return Open(Find(id), field);
+  }
+
+  Prefetched Prefetch(uint64_t id, uint64_t count, size_t field) const override {
+    Prefetched sum;
+    if (field == columns_.size()) return sum;
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto file = Open(Find(id + i), field);
+      if (file.ok()) sum.Add((*file)->Prefetch(0, (*file)->size()));  // a read says why not
+    }
+    return sum;
+  }
+
+  // In a large directory, the stamp does not cover the shards.
+  bool IsCurrent() const override {
+    if (shards_.size() <= Location::kMaxStamped) return true;
+    return std::ranges::all_of(shards_, [this](const ShardIndex& shard) { return OpenShard(shard).ok(); });
+  }
+
+  std::string Describe(uint64_t id) const override {
+    const Place place = Find(id);
+    return EscapeName(base_->FullPath(place.shard.name)) + "[" + EscapeName(place.shard.keys[place.sample]) +
+           "]";
+  }
+
+ private:
+  struct Place {
+    const ShardIndex& shard;
+    uint64_t sample;  // in the shard
+  };
+
+  Place Find(uint64_t id) const {
+    PF_CHECK(id < info_.samples, "sample id out of range");
+    const size_t shard = static_cast<size_t>(std::ranges::upper_bound(ends_, id) - ends_.begin());
+    return {shards_[shard], id - (shard == 0 ? 0 : ends_[shard - 1])};
+  }
+  std::string SamplePath(const Place& place) const {
+    return BaseName(*base_, place.shard) + "/" + std::string(place.shard.keys[place.sample]);
+  }
+
+  // kDataLoss if it is not what the index was made of.
+  Result<std::unique_ptr<const RandomAccessFile>> OpenShard(const ShardIndex& shard) const {
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_->OpenFile(shard.name));
+    const std::optional<FileVersion> version = file->version();
+    if (file->size() != shard.file_bytes || (version ? version->modified_ns : 0) != shard.modified_ns)
+      return DataLoss("read " + QuotePath(file->path()) +
+                      ": it was written to or replaced after the dataset was opened; open the dataset again");
+    return file;
+  }
+  Result<std::unique_ptr<const RandomAccessFile>> Open(const Place& place, size_t field) const {
+    PF_CHECK(field < columns_.size(), "field out of range");
+    const ShardPart& part =
+        columns_[field].parts[static_cast<size_t>(&place.shard - shards_.data())][place.sample];
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, OpenShard(place.shard));
+    return std::unique_ptr<const RandomAccessFile>(
+        std::make_unique<const FileRange>(std::move(file), part.offset, part.size));
+  }
+
+  Status ReadLabel(uint64_t id, const RandomAccessFile& file, std::span<std::byte> out) const {
+    std::string text(std::min(file.size(), kMaxLabelBytes), '\0');
+    RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
+    constexpr std::string_view kBlanks = " \t\r\n";
+    const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+    const size_t end = text.find_last_not_of(kBlanks) + 1;
+    const std::optional<int64_t> label =
+        file.size() > kMaxLabelBytes || begin >= end
+            ? std::nullopt
+            : ParseNumber<int64_t>(std::string_view(text).substr(begin, end - begin));
+    if (!label)
+      return DataLoss("read " + Describe(id) + ": the text " + QuotePath(text) +
+                      " of its .cls file is no integer");
+    PF_CHECK(out.size() == sizeof(*label), "a label is an int64 scalar");
+    std::memcpy(out.data(), &*label, sizeof(*label));
+    return OkStatus();
+  }
+
+  const std::shared_ptr<const Location> base_;
+  const std::vector<ShardIndex> shards_;
+  const std::vector<Column> columns_;
+  const DatasetInfo info_;
+  std::vector<uint64_t> ends_;  // by shard: the number of samples up to its end
+};
+
+// Purpose: makes fields of what the shards have. Borrows the location.
+class FieldChooser {
+ public:
+  FieldChooser(const Location& base, std::vector<ShardIndex>& shards) : base_(base), shards_(shards) {}
+
+  Status Choose() {
+    std::vector<std::string> names;
+    for (const ShardIndex& shard : shards_) {
+      info.samples += shard.keys.size();
+      passed_over_ += shard.passed_over;
+      for (const auto& [name, parts] : shard.fields)
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    if (info.samples == 0)
+      return Fault("it has no samples: files named KEY.EXTENSION, such as 000017.jpg and 000017.cls" +
+                   (passed_over_ == 0
+                        ? ""
+                        : "; " + std::to_string(passed_over_) + " files have no extension, or are hidden"));
+    const auto rank = [](const std::string& name) {
+      return std::pair(name == kShardImageField ? 0 : name == kShardLabelField ? 1 : 2, name);
+    };
+    std::ranges::sort(names, {}, rank);
+    for (const std::string& name : names) RETURN_IF_ERROR(Add(name));
+    if (info.fields.empty())
+      return Fault("none of its files can be a field: " + info.left_out.front().second);
+    uint64_t longest = 0;
+    for (const ShardIndex& shard : shards_)
+      for (uint64_t i = 0; i < shard.keys.size(); ++i)
+        longest = std::max<uint64_t>(longest, BaseName(base_, shard).size() + 1 + shard.keys[i].size());
+    info.fields.push_back(SamplePathField(longest));
+    return OkStatus();
+  }
+
+  uint64_t passed_over() const { return passed_over_; }
+
+  DatasetInfo info;
+  std::vector<WebDataset::Column> columns;
+
+ private:
+  Status Fault(const std::string& reason) const {
+    return InvalidArgument("webdataset " + QuotePath(base_.path()) + ": " + reason);
+  }
+
+  // Adds the field, or says why it is left out.
+  Status Add(const std::string& name) {
+    if (const std::string lacking = Lacking(name); !lacking.empty()) {
+      if (name == kShardImageField || name == kShardLabelField) return Fault(lacking);
+      info.left_out.emplace_back(name, lacking);
+      return OkStatus();
+    }
+    Field field{{name, DType::kUnspecified, {}}, FieldKind::kEncodedImage};
+    WebDataset::Column column;
+    if (name == kShardLabelField) {
+      field = {{name, DType::kInt64, {}}, FieldKind::kTensor};
+    } else if (name == "npy" || name.ends_with(".npy")) {
+      Result<NpyHeader> array = Array(name);
+      if (!array.ok()) {
+        if (array.status().code() != Code::kInvalidArgument) return array.status();
+        info.left_out.emplace_back(name, array.status().message());
+        return OkStatus();
+      }
+      field = {{name, array->dtype, array->shape}, FieldKind::kTensor};
+      RETURN_IF_ERROR(field.spec.SampleBytes().status());
+      column.array = *std::move(array);
+    } else if (name != kShardImageField) {
+      field = {{name, DType::kUint8, {static_cast<int64_t>(std::max<uint64_t>(1, Sizes(name).second))}},
+               FieldKind::kRagged};
+    }
+    for (ShardIndex& shard : shards_) column.parts.push_back(std::move(shard.fields.find(name)->second));
+    info.fields.push_back(std::move(field));
+    columns.push_back(std::move(column));
+    return OkStatus();
+  }
+
+  // Names a sample without the field; empty if all have it.
+  std::string Lacking(const std::string& name) const {
+    for (const ShardIndex& shard : shards_) {
+      const auto field = shard.fields.find(name);
+      for (uint64_t i = 0; i < shard.keys.size(); ++i) {
+        if (field != shard.fields.end() && field->second[i].exists()) continue;
+        return "sample " + QuotePath(BaseName(base_, shard) + "/" + std::string(shard.keys[i])) +
+               " lacks its '" + name +
+               "', which others have; the files of a sample must be neighbours (tar --sort=name)";
+      }
+    }
+    return {};
+  }
+
+  // The smallest and the largest size of the field's files.
+  std::pair<uint64_t, uint64_t> Sizes(const std::string& name) const {
+    std::pair<uint64_t, uint64_t> sizes(UINT64_MAX, 0);
+    for (const ShardIndex& shard : shards_)
+      for (const ShardPart& part : shard.fields.find(name)->second)
+        sizes = {std::min(sizes.first, part.size), std::max(sizes.second, part.size)};
+    return sizes;
+  }
+
+  // The header of all .npy files of the field, by that of the first one. kInvalidArgument if they cannot be
+  // batched.
+  Result<NpyHeader> Array(const std::string& name) const {
+    const auto [smallest, largest] = Sizes(name);
+    if (smallest != largest)
+      return InvalidArgument("its arrays have several sizes, and a batch needs one shape");
+    const auto shard =
+        std::ranges::find_if(shards_, [](const ShardIndex& each) { return each.keys.size() > 0; });
+    const ShardPart& part = shard->fields.find(name)->second.front();
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_.OpenFile(shard->name));
+    if (part.size > file->size() || part.offset > file->size() - part.size)
+      return DataLoss("read " + QuotePath(file->path()) + ": it changed while it was indexed");
+    ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(FileRange(std::move(file), part.offset, part.size)));
+    if (header.big_endian || header.fortran_order)
+      return InvalidArgument(
+          "its arrays are big-endian or in Fortran order; store numpy.ascontiguousarray of them");
+    if (header.shape.size() > kMaxArrayDims)
+      return InvalidArgument("its arrays have more than " + std::to_string(kMaxArrayDims) + " dimensions");
+    return header;
+  }
+
+  const Location& base_;
+  std::vector<ShardIndex>& shards_;
+  uint64_t passed_over_ = 0;
+};
+
+std::string FingerprintOf(const DatasetInfo& info, const std::vector<ShardIndex>& shards) {
+  Fingerprint fingerprint;
+  fingerprint.Add("webdataset").Add(info.samples).Add(uint64_t{info.fields.size()});
+  for (const Field& field : info.fields) fingerprint.Add(field.spec);
+  for (const ShardIndex& shard : shards) {
+    fingerprint.Add(shard.name).Add(shard.keys.size());
+    for (uint64_t i = 0; i < shard.keys.size(); ++i) fingerprint.Add(shard.keys[i]);
+  }
+  return fingerprint.Hex();
+}
+
+Result<std::vector<std::string>> ShardNames(const Location& base) {
+  std::vector<std::string> names;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (!entry.name.ends_with(kTarExtension) || entry.kind == EntryKind::kDirectory) return OkStatus();
+    const std::string path = QuotePath(base.FullPath(entry.name));
+    if (entry.kind == EntryKind::kDangling)
+      return NotFound("shard " + path + " is a dangling symbolic link; repair or remove it");
+    if (entry.kind != EntryKind::kFile)
+      return InvalidArgument("shard " + path + " is not a regular file; move it away");
+    if (names.size() == kMaxShards)
+      return InvalidArgument("webdataset " + QuotePath(base.path()) + " has more than " +
+                             std::to_string(kMaxShards) + " shards; make larger ones");
+    names.emplace_back(entry.name);
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List("", visit));
+  if (names.empty())
+    return InvalidArgument("webdataset " + QuotePath(base.path()) +
+                           " holds no .tar file; name the directory that does");
+  SortByName(names);
+  return names;
+}
+
+class WebdatasetDatasetFormat final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "webdataset"; }
+  std::optional<std::string> Recognise(const DatasetContents& contents,
+                                       const ParameterMap& /*options*/) const override {
+    if (!contents.is_directory)
+      return contents.path.ends_with(kTarExtension) ? std::optional("a tar archive") : std::nullopt;
+    if (contents.tar_file.empty()) return std::nullopt;
+    return "tar archives (such as " + QuotePath(contents.tar_file) + ")";
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const DatasetContents& contents, const std::string& user_path,
+                                              ParameterReader& /*options*/,
+                                              IndexStore* /*store*/) const override {
+    std::vector<std::string> names(1);
+    if (contents.is_directory) {
+      ASSIGN_OR_RETURN(names, ShardNames(*location));
+    }
+    ASSIGN_OR_RETURN(std::vector<ShardIndex> shards, IndexShards(*location, names));
+    FieldChooser chooser(*location, shards);
+    RETURN_IF_ERROR(chooser.Choose());
+    DatasetInfo info = std::move(chooser.info);
+    info.format = name();
+    info.path = user_path;
+    info.remote = location->remote();
+    info.fingerprint = FingerprintOf(info, shards);
+    for (ShardIndex& shard : shards) shard.fields.clear();  // those that are left out
+    spdlog::info("indexed {}: {} samples in {} shards; {} files belong to none", QuotePath(location->path()),
+                 info.samples, shards.size(), chooser.passed_over());
+    return std::shared_ptr<const Dataset>(std::make_shared<const WebDataset>(
+        std::move(location), std::move(shards), std::move(chooser.columns), std::move(info)));
+  }
+};
+
+}  // namespace
+
+const DatasetFormat& WebdatasetFormat() {
+  static const WebdatasetDatasetFormat format;
+  return format;
+}
+
+}  // namespace pinfeed
