@@ -22,6 +22,8 @@ constexpr HeaderField kChecksum{148, 8};
 constexpr size_t kType = 156;
 constexpr HeaderField kMagic{257, 6};
 constexpr HeaderField kPrefix{345, 155};
+// Behind the mark of the end. Programs fill up to records of 10 KiB, or of what the user says.
+constexpr uint64_t kMaxPaddingBytes = uint64_t{64} << 20;
 
 std::string_view Text(std::span<const std::byte> block, HeaderField field) {
   return {reinterpret_cast<const char*>(block.data()) + field.offset, field.bytes};
@@ -178,6 +180,10 @@ Status TarReader::Skip(uint64_t bytes) {
 
 // Readers stop at the first block of zeros. What followed would be missing without a word.
 Status TarReader::CheckNothingFollows() {
+  if (archive_.size() - next_ > kMaxPaddingBytes) {
+    return Refused("its end is marked there, but the file goes on for " +
+                   std::to_string(archive_.size() - next_) + " bytes; write it anew, without what follows");
+  }
   for (; next_ < archive_.size(); next_ += window_bytes_) {
     window_offset_ = next_;
     window_bytes_ = std::min<uint64_t>(window_.size(), archive_.size() - next_);

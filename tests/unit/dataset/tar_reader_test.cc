@@ -115,6 +115,7 @@ TEST(TarReaderTest, WhatIsNoFileIsRefused) {
   for (const char type : {'3', '4', '6', 'S', 'M', 'V'})
     refused(TarMemberBytes("b.txt", "", type) + good + TarEnd(), "no regular file");
   refused(good + TarEnd() + good + TarEnd(), "more follows behind the mark of its end");
+  refused(good + std::string((64U << 20) + 2 * kTarBlock, '\0'), "goes on for 67109888 bytes");
   refused(TarMemberBytes("PaxHeaders/x", PaxRecord("GNU.sparse.major", "1"), 'x') + good + TarEnd(),
           "sparse");
   refused(TarMemberBytes("PaxHeaders/g", PaxRecord("path", "all"), 'g') + good + TarEnd(), "global header");
