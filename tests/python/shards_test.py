@@ -70,7 +70,8 @@ def check(batch, samples):
         assert batch.sample_path.decode()[row] == sample["path"]
 
 
-OPTIONS = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2, "sample_ids": True, "sample_path": True, "framework": "numpy", "transforms": pinfeed.CenterCrop((10, 12))}
+CROP = pinfeed.CenterCrop((10, 12))
+OPTIONS = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2, "sample_ids": True, "sample_path": True, "framework": "numpy", "transforms": CROP}
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["ustar", "gnu", "pax"])
@@ -112,11 +113,11 @@ def test_fields_that_some_samples_lack_are_told(feeds, tmp_path):
             info = tarfile.TarInfo(f"99.{extension}")
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    with pytest.warns(pinfeed.ColumnsLeftOutWarning, match=r"sample 'zz.tar/99' lacks its 'json'"), pinfeed.open(tmp_path / "set", batch_size=4) as feed:
+    with pytest.warns(pinfeed.ColumnsLeftOutWarning, match=r"sample 'zz.tar/99' lacks its 'json'"), pinfeed.open(tmp_path / "set", batch_size=4, transforms=CROP) as feed:
         assert "json" not in next(iter(feed)).keys()
     with pytest.raises(pinfeed.InvalidArgumentError, match=r"sample 'zz.tar/99' lacks its 'json'"):
         pinfeed.open(tmp_path / "set", batch_size=4, fields=["image", "json"])
-    with warnings.catch_warnings(), pinfeed.open(tmp_path / "set", batch_size=4, fields=["image", "label"]) as feed:
+    with warnings.catch_warnings(), pinfeed.open(tmp_path / "set", batch_size=4, fields=["image", "label"], transforms=CROP) as feed:
         warnings.simplefilter("error")
         assert len(feed.dataset) == SAMPLES + 1
 
@@ -135,7 +136,7 @@ def test_an_archive_that_was_cut_off_is_refused_with_the_place(feeds, tmp_path):
 
 def test_a_shard_that_is_written_to_gives_no_other_bytes(feeds, tmp_path):
     make(tmp_path / "set")
-    with pinfeed.open(tmp_path / "set", batch_size=4, slots=2) as feed:
+    with pinfeed.open(tmp_path / "set", batch_size=4, slots=3, transforms=CROP) as feed:
         next(iter(feed))
         for path in sorted((tmp_path / "set").glob("*.tar")):
             path.write_bytes(bytes(reversed(path.read_bytes())))
