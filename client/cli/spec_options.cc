@@ -102,11 +102,17 @@ Json DatasetOf(const std::string& path_or_name) {
     return {{"name", path_or_name}};
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path_or_name, error);
-  return {{"path", error ? path_or_name : absolute.lexically_normal().string()}};
+  if (error) return {{"path", path_or_name}};
+  const std::filesystem::path plain = absolute.lexically_normal();
+  // Behind a symbolic link, ".." is where the kernel goes.
+  const std::filesystem::path real = std::filesystem::weakly_canonical(absolute, error);
+  const bool is_plain = error || std::filesystem::weakly_canonical(plain, error) == real || error;
+  return {{"path", (is_plain ? plain : real).string()}};
 }
 
 void DatasetOptions::AddTo(CLI::App& command) {
-  command.add_option("--format", format, "image_folder, manifest, npy, tokens or webdataset; default: detected");
+  command.add_option("--format", format,
+                     "image_folder, manifest, npy, tokens or webdataset; default: detected");
   command.add_option("--image", image, "manifest: the column with the images' paths; default: file_name");
   command.add_option("--label", label, "manifest: the column that becomes label; default: label");
   command.add_option("--sequence-length", sequence_length, "tokens: how many a sample has")

@@ -74,6 +74,7 @@ Status PngChunks::Scan(std::span<const std::byte> file) {
     const PngChunk chunk{file.subspan(at, std::min(file.size() - at, 8 + length + trailer)),
                          file.subspan(at + 8, std::min(length, available))};
     if (chunk.Is("IEND")) break;
+    if (chunk.Is("IHDR") && !chunks_.empty()) return DataLoss("PNG: it has two headers");
     if (chunks_.size() == kMaxChunks)
       return ResourceExhausted("PNG: it has more than " + std::to_string(kMaxChunks) + " chunks");
     const bool is_pixels = chunk.Is("IDAT");

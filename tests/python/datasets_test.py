@@ -3,6 +3,8 @@
 
 import itertools
 import json
+import pathlib
+import subprocess
 
 import hypothesis
 import numpy
@@ -11,6 +13,10 @@ from hypothesis import strategies
 from PIL import Image
 
 import pinfeed
+from conftest import BUILD
+from pinfeed._base.checks import absolute_path
+
+TOOL = BUILD / "client" / "cli" / "pinfeed"
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +67,25 @@ def test_torch_gives_the_same_as_numpy(tmp_path):
         (one, other) = next(iter(arrays)), next(iter(tensors))
         for array, tensor in zip(one, other):
             assert isinstance(tensor, torch.Tensor) and (tensor.numpy() == array).all() and tensor.numpy().dtype == array.dtype
+
+
+def test_a_path_leads_where_the_kernel_goes(tmp_path, daemon, monkeypatch):
+    for folder, number in ("releases", 2), ("app", 1):
+        (tmp_path / folder / "data").mkdir(parents=True)
+        numpy.save(tmp_path / folder / "data" / "x.npy", numpy.full(3, number))
+    (tmp_path / "releases" / "42").mkdir()
+    (tmp_path / "app" / "current").symlink_to("../releases/42")
+    monkeypatch.chdir(tmp_path / "app")
+    for path in "current/../data", f"{tmp_path}/app/current/../data", pathlib.Path("current", "..", "data"):
+        expected = numpy.load(f"{path}/x.npy").tolist()
+        with pinfeed.open(path, batch_size=3, framework="numpy") as feed:
+            assert next(iter(feed)).x.tolist() == expected == [2, 2, 2]
+        shown = subprocess.run([TOOL, "--address", daemon.address, "peek", path, "-n", "1"], capture_output=True, text=True, timeout=60, check=True).stdout
+        assert shown.split()[-1] == "2"
+    # A folder by its own name, also if a link leads to it: it must lie below an allowed root.
+    (tmp_path / "link").symlink_to("app")
+    for path, expected in ("../link/data", f"{tmp_path}/link/data"), ("../link/./x", f"{tmp_path}/link/x"):
+        assert absolute_path(path) == expected
 
 
 def test_samples_without_dimensions_and_without_elements(tmp_path):

@@ -254,7 +254,9 @@ class ManifestLoader {
     }
     if (info.fields.empty())
       return Fault("no column can be a field" +
-                   (info.left_out.empty() ? "" : " (" + info.left_out.front().second + ")") +
+                   (info.left_out.empty() ? ""
+                                          : " (" + QuotePath(info.left_out.front().first) + ": " +
+                                                info.left_out.front().second + ")") +
                    ", and no column of image paths is given: set image to one of " + ColumnNames());
     const auto is_tensor = [](const Field& field) { return field.kind == FieldKind::kTensor; };
     for (size_t i = 0; !images && i < columns_.size(); ++i) {
@@ -292,8 +294,9 @@ class ManifestLoader {
   Status CheckClasses() const {
     const auto is_number = [](std::string text) {
       std::erase(text, ' ');
-      if (text.starts_with('+')) text.erase(0, 1);
-      return !text.empty() && text.find_first_not_of("0123456789.-") == std::string::npos;
+      if (text.starts_with('+') || text.starts_with('-')) text.erase(0, 1);
+      return text.find_first_of("0123456789") != std::string::npos &&
+             text.find_first_not_of("0123456789.") == std::string::npos && std::ranges::count(text, '.') <= 1;
     };
     if (std::ranges::all_of(label_.classes, is_number)) {
       return Fault("the column " + QuotePath(label_.name) + " holds numbers as text, such as " +

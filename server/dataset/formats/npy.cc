@@ -170,6 +170,10 @@ Status AddArray(const Location& base, std::string_view below, std::string name,
         "or backslashes");
   }
   ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(*file));
+  if (header.shape.empty()) {
+    return InvalidArgument(object +
+                           ": .npy array is a scalar (shape ()); its first dimension must count the samples");
+  }
   const auto samples = static_cast<uint64_t>(header.shape[0]);
   if (!arrays.empty() && samples != info.samples) {
     return InvalidArgument(object + ": its first dimension is " + std::to_string(samples) + ", but that of " +

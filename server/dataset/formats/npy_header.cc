@@ -264,8 +264,6 @@ Status ParseDictionary(std::string_view text, bool python2, NpyHeader& header) {
 }
 
 Status CheckShape(NpyHeader& header) {
-  if (header.shape.empty())
-    return InvalidArgument(".npy array is a scalar (shape ()); its first dimension must count the samples");
   uint64_t bytes = DTypeSize(header.dtype);
   for (size_t i = 0; i < header.shape.size(); ++i) {
     const int64_t dimension = header.shape[i];

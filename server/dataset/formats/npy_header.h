@@ -29,8 +29,8 @@ struct NpyHeader {
 };
 
 // `start` holds the first bytes of the file, at least the whole header; the rest is ignored.
-// kInvalidArgument: not a .npy file, or one that cannot be batched (objects, records, text, dates, rank 0, an
-// empty dimension).
+// kInvalidArgument: not a .npy file, or one that cannot be batched (objects, records, text, dates, an empty
+// dimension).
 Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start);
 
 // Reads and parses the header of `file`. kDataLoss, with both numbers, if the size of the file is not exactly

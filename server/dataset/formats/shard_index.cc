@@ -26,7 +26,6 @@ namespace {
 
 // Most of the time is waiting for a disk.
 constexpr size_t kMaxThreads = 16;
-constexpr size_t kMaxFields = 256;
 constexpr std::chrono::seconds kReportEvery(5);
 
 struct MemberName {
@@ -39,7 +38,7 @@ std::optional<MemberName> Split(std::string_view name) {
   const size_t slash = name.rfind('/');
   const size_t base = slash == std::string_view::npos ? 0 : slash + 1;
   const size_t dot = name.find('.', base);
-  if (dot == std::string_view::npos || dot == base) return std::nullopt;
+  if (dot == std::string_view::npos || dot == base || dot + 1 == name.size()) return std::nullopt;
   // What programs store about the archive itself: __NAME__ or __NAME__/...
   const std::string_view first = name.substr(0, name.find('/'));
   if (first.size() > 4 && first.starts_with("__") && first.ends_with("__")) return std::nullopt;
@@ -58,7 +57,8 @@ std::string FieldOf(const std::string& extension) {
 std::string FieldFault(const std::string& extension) {
   constexpr std::array<std::string_view, 3> kTaken = {kShardImageField, kShardLabelField, kSamplePathField};
   if (std::ranges::find(kTaken, extension) != kTaken.end())
-    return "another field has the name of its extension; give it another one";
+    return "cannot be a field, since the name of its extension is that of another one; name labels KEY.cls, "
+           "images KEY.jpg or KEY.png, and others by another extension";
   if (extension.find('.') == std::string::npos && HasExtension("." + extension, kUnsupportedImageExtensions))
     return "is an image of an unsupported format; convert it to JPEG or PNG";
   if (!IsFieldName(extension))
@@ -75,7 +75,7 @@ class ShardReader {
 
   Result<ShardIndex> Read(const RandomAccessFile& file) {
     shard_.file_bytes = file.size();
-    if (const std::optional<FileVersion> version = file.version()) shard_.modified_ns = version->modified_ns;
+    shard_.changed_ns = file.changed_ns();
     TarReader archive(file);
     while (true) {
       ASSIGN_OR_RETURN(const std::optional<TarMember> member, archive.Next());
@@ -112,8 +112,8 @@ class ShardReader {
     auto found = shard_.fields.find(field);
     if (found == shard_.fields.end()) {
       if (const std::string why = FieldFault(name->extension); !why.empty()) return fault(why);
-      if (shard_.fields.size() == kMaxFields)
-        return fault("has another extension than " + std::to_string(kMaxFields) +
+      if (shard_.fields.size() == kMaxShardFields)
+        return fault("has another extension than " + std::to_string(kMaxShardFields) +
                      " others; a name ends at its first dot, and what follows is the kind of the file");
       RETURN_IF_ERROR(memory_.Add(2 * shard_.keys.size() * sizeof(ShardPart)));
       found = shard_.fields.emplace(field, std::vector<ShardPart>()).first;
@@ -121,7 +121,7 @@ class ShardReader {
     std::vector<ShardPart>& parts = found->second;
     if (parts.size() == shard_.keys.size())
       return fault("is the second file of its sample for the field " + QuotePath(field) +
-                   "; a sample has one of each kind");
+                   "; a sample has one of each kind: name a mask KEY.mask.png");
     parts.resize(shard_.keys.size() - 1);
     parts.push_back({member.offset, member.size});
     return OkStatus();

@@ -18,6 +18,7 @@ namespace pinfeed {
 
 inline constexpr std::string_view kShardImageField = "image";
 inline constexpr std::string_view kShardLabelField = "label";
+inline constexpr size_t kMaxShardFields = 256;
 
 // Where a file of a sample lies in its shard.
 struct ShardPart {
@@ -31,7 +32,7 @@ struct ShardPart {
 struct ShardIndex {
   std::string name;          // relative to the dataset; empty: the dataset is this archive
   uint64_t file_bytes = 0;   // of the archive
-  int64_t modified_ns = 0;   // of the archive; 0: its storage has no versions
+  int64_t changed_ns = 0;    // of the archive, see RandomAccessFile
   PackedNames keys;          // by sample
   uint64_t passed_over = 0;  // files that belong to no sample: hidden ones, and those without an extension
   // By the field that the extension becomes, a part for each sample.

@@ -19,6 +19,7 @@
 #include "server/dataset/formats/registry.h"
 #include "server/dataset/formats/shard_index.h"
 #include "server/dataset/name_order.h"
+#include "server/memory/host_memory_ledger.h"
 #include "server/storage/file_range.h"
 
 namespace pinfeed {
@@ -78,7 +79,7 @@ class WebDataset final : public Dataset {
     }
     ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(Find(id), field));
     if (info_.fields[field].kind == FieldKind::kEncodedImage) return file->ReadAll(kMaxImageFileBytes, out);
-    out.resize(file->size());
+    RETURN_IF_ERROR(ResizeForSample(file->size(), out));
     return file->ReadAt(0, out);
   }
 
@@ -126,10 +127,11 @@ class WebDataset final : public Dataset {
   // kDataLoss if it is not what the index was made of.
   Result<std::unique_ptr<const RandomAccessFile>> OpenShard(const ShardIndex& shard) const {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_->OpenFile(shard.name));
-    const std::optional<FileVersion> version = file->version();
-    if (file->size() != shard.file_bytes || (version ? version->modified_ns : 0) != shard.modified_ns)
-      return DataLoss("read " + QuotePath(file->path()) +
-                      ": it was written to or replaced after the dataset was opened; open the dataset again");
+    if (file->size() != shard.file_bytes || file->changed_ns() != shard.changed_ns)
+      return DataLoss(
+          "read " + QuotePath(file->path()) +
+          ": it was written to, replaced, or given other owners or permissions after the dataset was "
+          "opened; open the dataset again");
     return file;
   }
   Result<std::unique_ptr<const RandomAccessFile>> Open(const Place& place, size_t field) const {
@@ -178,7 +180,11 @@ class FieldChooser {
       passed_over_ += shard.passed_over;
       for (const auto& [name, parts] : shard.fields)
         if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      if (names.size() > kMaxShardFields)
+        return Fault("its files have more than " + std::to_string(kMaxShardFields) +
+                     " extensions; a name ends at its first dot, and what follows is the kind of the file");
     }
+    std::erase_if(shards_, [](const ShardIndex& shard) { return shard.keys.size() == 0; });
     if (info.samples == 0)
       return Fault("it has no samples: files named KEY.EXTENSION, such as 000017.jpg and 000017.cls" +
                    (passed_over_ == 0
@@ -189,8 +195,10 @@ class FieldChooser {
     };
     std::ranges::sort(names, {}, rank);
     for (const std::string& name : names) RETURN_IF_ERROR(Add(name));
-    if (info.fields.empty())
-      return Fault("none of its files can be a field: " + info.left_out.front().second);
+    if (info.fields.empty()) {
+      const auto& [name, why] = info.left_out.front();
+      return Fault("none of its files can be a field: " + QuotePath(name) + ": " + why);
+    }
     uint64_t longest = 0;
     for (const ShardIndex& shard : shards_)
       for (uint64_t i = 0; i < shard.keys.size(); ++i)
@@ -269,10 +277,8 @@ class FieldChooser {
     const auto [smallest, largest] = Sizes(name);
     if (smallest != largest)
       return InvalidArgument("its arrays have several sizes, and a batch needs one shape");
-    const auto shard =
-        std::ranges::find_if(shards_, [](const ShardIndex& each) { return each.keys.size() > 0; });
-    const ShardPart& part = shard->fields.find(name)->second.front();
-    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_.OpenFile(shard->name));
+    const ShardPart& part = shards_.front().fields.find(name)->second.front();
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_.OpenFile(shards_.front().name));
     if (part.size > file->size() || part.offset > file->size() - part.size)
       return DataLoss("read " + QuotePath(file->path()) + ": it changed while it was indexed");
     ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(FileRange(std::move(file), part.offset, part.size)));

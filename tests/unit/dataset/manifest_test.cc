@@ -388,12 +388,22 @@ TEST_F(ManifestTest, ColumnsWhoseNamesAreTakenOrNoNamesAreLeftOut) {
                                                     Pair("label", HasSubstr("another column"))));
 }
 
+TEST_F(ManifestTest, RangesDatesAndVersionsAreTexts) {
+  for (const char* label : {"18-25", "2020-01-01", "1.2.0", "-", "."}) {
+    SCOPED_TRACE(label);
+    ASSERT_OK_AND_ASSIGN(const auto dataset,
+                         OpenText("t.jsonl", "{\"label\": \"" + std::string(label) + "\"}\n"));
+    EXPECT_THAT(dataset->info().classes, ElementsAre(label));
+  }
+}
+
 // Texts are numbered in the order of texts, so numbers must not be taken for texts.
 TEST_F(ManifestTest, NumbersAreNumbersHoweverTheyAreWritten) {
   ASSERT_OK_AND_ASSIGN(const auto quoted, OpenText("t.csv", "\"label\"\n\"10\"\n\"9\"\n\"0\"\n"));
   EXPECT_THAT(Values<int64_t>(*quoted, 0), ElementsAre(10, 9, 0));
   ExpectFault("t.csv", "x,label\n1, 10\n2, 9\n", "numbers as text, such as ' 10'");
   ExpectFault("t.csv", "label\n+10\n+9\n", "numbers as text");
+  ExpectFault("t.csv", "label\n-1.5 \n.5\n", "numbers as text");
   ExpectFault("t.jsonl", "{\"label\": \"10\"}\n{\"label\": \"9\"}\n", "numbers as text");
   ExpectFault("t.csv", "x, label\n1,2\n", "the column ' label' has spaces around its name");
   ExpectFault("t.jsonl", "{\"label\": \"a\\u0000\"}\n", "holds a NUL byte");

@@ -214,6 +214,9 @@ TEST_F(NpyTest, ErrorsOfTheHeaderNameTheFile) {
   dir_.Write("c.npy", NpyHeaderBytes("|u1", "(2,)", false).substr(0, 60));
   EXPECT_THAT(Open("c.npy"),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("c.npy")), HasSubstr("the file has 60"))));
+  dir_.Write("d.npy", NpyHeaderBytes("|u1", "()", false) + "a");
+  EXPECT_THAT(Open("d.npy"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("d.npy")), HasSubstr("is a scalar"))));
   EXPECT_THAT(Open("gone.npy"), StatusIs(Code::kNotFound, HasSubstr(Path("gone.npy"))));
 }
 

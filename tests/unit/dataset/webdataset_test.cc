@@ -97,6 +97,31 @@ TEST_F(WebdatasetTest, ArraysAreTensors) {
               StatusIs(Code::kDataLoss, AllOf(HasSubstr("a.tar[3]"), HasSubstr("another shape or dtype"))));
 }
 
+TEST_F(WebdatasetTest, AnArrayWithoutDimensionsIsANumber) {
+  const auto number = [](char value) { return NpyHeaderBytes("|u1", "()", false) + value; };
+  Shard("a.tar", {{"1.target.npy", number('a')}, {"2.target.npy", number('b')}});
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  EXPECT_EQ(dataset->info().fields[0].spec, (TensorSpec{"target.npy", DType::kUint8, {}}));
+  std::vector<std::byte> out(1);
+  ASSERT_OK(dataset->ReadTensor(1, 0, out));
+  EXPECT_EQ(out[0], std::byte{'b'});
+}
+
+TEST_F(WebdatasetTest, ShardsWithoutSamplesArePassedOver) {
+  const Files none = {{"README", "no extension"}};
+  for (const std::vector<Files>& shards :
+       {std::vector<Files>{{}, {{"1.jpg", "one"}, {"1.cls", "1"}}},
+        std::vector<Files>{{{"1.jpg", "one"}, {"1.cls", "1"}}, none},
+        std::vector<Files>{none, {}, {{"1.jpg", "one"}, {"1.cls", "1"}}, {}}}) {
+    fs::remove_all(dir_ / "set");
+    for (size_t i = 0; i < shards.size(); ++i) Shard(std::to_string(i) + ".tar", shards[i]);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+    ASSERT_EQ(dataset->info().samples, 1U);
+    EXPECT_EQ(Bytes(*dataset, 0, 0), "one");
+    EXPECT_EQ(Label(*dataset, 0).value(), 1);
+  }
+}
+
 TEST_F(WebdatasetTest, WhatSomeSamplesLackIsLeftOutOrRefused) {
   Shard("a.tar", {{"1.jpg", "one"}, {"1.json", "{}"}, {"2.jpg", "two"}});
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
@@ -120,9 +145,9 @@ TEST_F(WebdatasetTest, WhatNoSampleMayHaveIsRefusedByName) {
       {{{"1.jpg", "a"}, {"1.png", "b"}}, "'1.png' is the second file of its sample for the field 'image'"},
       {{{"1.cls", "1"}, {"1.CLS", "1"}}, "'1.CLS' is the second file of its sample for the field 'label'"},
       {{{"1.webp", "a"}}, "unsupported format"},
-      {{{"1.label", "a"}}, "another field has the name"},
+      {{{"1.label", "a"}}, "name labels KEY.cls"},
       {{{"1.a\"b", "a"}}, "its extension must be text"},
-      {{{"README", "a"}}, "it has no samples"},
+      {{{"README", "a"}, {"a.", "b"}}, "it has no samples"},
       {{}, "it has no samples"},
   };
   for (const auto& [files, what] : refused) {
@@ -134,6 +159,9 @@ TEST_F(WebdatasetTest, WhatNoSampleMayHaveIsRefusedByName) {
   for (int i = 0; i < 257; ++i) many.emplace_back("1.x" + std::to_string(i), "a");
   Shard("a.tar", many);
   EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument, HasSubstr("than 256 others")));
+  Shard("a.tar", Files(many.begin(), many.begin() + 128));
+  Shard("b.tar", Files(many.begin() + 128, many.end()));
+  EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument, HasSubstr("more than 256 extensions")));
 }
 
 TEST_F(WebdatasetTest, TheErrorOfTheFirstShardIsTold) {
@@ -145,10 +173,13 @@ TEST_F(WebdatasetTest, TheErrorOfTheFirstShardIsTold) {
 
 TEST_F(WebdatasetTest, AShardThatChangesIsAnErrorAndNotOtherBytes) {
   Shard("a.tar", {{"1.jpg", "one"}, {"1.cls", "1"}});
-  fs::last_write_time(dir_ / "set/a.tar", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const auto written = fs::last_write_time(dir_ / "set/a.tar");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
   EXPECT_EQ(Bytes(*dataset, 0, 0), "one");
-  Shard("a.tar", {{"1.cls", "1"}, {"1.jpg", "one"}});
+  // Of the same size, and with the time that it had.
+  Shard("b", {{"1.cls", "1"}, {"1.jpg", "one"}});
+  fs::last_write_time(dir_ / "set/b", written);
+  fs::rename(dir_ / "set/b", dir_ / "set/a.tar");
   EXPECT_THAT(Bytes(*dataset, 0, 0), HasSubstr("open the dataset again"));
   EXPECT_THAT(Label(*dataset, 0), StatusIs(Code::kDataLoss, HasSubstr("a.tar")));
 }

@@ -241,6 +241,15 @@ TEST(DecodeTest, PngWithTooFewBytesForItsPixelsIsRefusedBeforeMemoryIsTaken) {
   EXPECT_THAT(decoder.Open(file), StatusIs(Code::kDataLoss, HasSubstr("too few for 16000 x 16000 pixels")));
 }
 
+TEST(DecodeTest, PngWithTwoHeadersIsRefused) {
+  using std::string_view_literals::operator""sv;
+  const std::string header("\0\0\0\x0DIHDR\0\0\x3E\x80\0\0\x3E\x80\x08\x02\0\0\0\xCE\x1C\x48\x89"sv);
+  PngChunks chunks;
+  EXPECT_OK(chunks.Scan(BytesOf("\x89PNG\r\n\x1A\n" + header)));
+  EXPECT_THAT(chunks.Scan(BytesOf("\x89PNG\r\n\x1A\n" + header + header)),
+              StatusIs(Code::kDataLoss, HasSubstr("two headers")));
+}
+
 TEST(DecodeTest, PngOfMillionsOfEmptyChunksIsRefused) {
   using std::string_view_literals::operator""sv;
   std::vector<std::byte> file = BytesOf("\x89PNG\r\n\x1A\n"sv);

@@ -166,3 +166,12 @@ def to_number(value: Any) -> Optional[float]:
     except (TypeError, ValueError, RuntimeError):
         return None
     return number if isinstance(number, float) and math.isfinite(number) else None
+
+
+def absolute_path(path: str) -> str:
+    """The path from the root without "..", which the daemon refuses. Behind a symbolic link, ".." is where the kernel goes."""
+    plain = os.path.abspath(path)
+    if ".." not in path.split("/"):
+        return plain
+    real = os.path.realpath(path)
+    return plain if os.path.realpath(plain) == real else real

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Mapping, Optional
 
-from .._base.checks import UINT32_MAX, UINT64_MAX, Checks, listed, shown
+from .._base.checks import UINT32_MAX, UINT64_MAX, Checks, absolute_path, listed, shown
 from .._base.dtypes import check_byte_order, dtype_name
 from .._base.errors import InvalidArgumentError
 from .._base.rank import Rank
@@ -48,7 +48,7 @@ def add_dataset(
     else:
         # Does not look at the file system: whether a word is a path must not depend on the working directory.
         is_path = not isinstance(dataset, str) or "/" in text or text in (".", "..")
-        text = os.path.abspath(text) if is_path else text
+        text = absolute_path(text) if is_path else text
         if checks.sendable("dataset", text):
             out["path" if is_path else "name"] = text
     if format_name is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from .._base.checks import to_integer
+from .._base.checks import absolute_path, to_integer
 
 FILE, PATH = 1, 2  # kinds of rows
 _NO_INDEX = 1 << 63
@@ -44,7 +44,7 @@ class EncodedImage:
         except TypeError:
             path = None
         if isinstance(path, str):
-            self._source = os.path.abspath(path) if path else path
+            self._source = absolute_path(path) if path else path
         elif isinstance(buffer, bytes):
             self._source = buffer
         else:
