@@ -22,28 +22,38 @@ _MAX_CHANNELS = 64
 _DTYPES = ("uint8", "float32", "float16", "bfloat16")
 
 
-def _freeze(transform: Any, *names: str) -> None:
-    """Makes sequences of a frozen dataclass tuples, so that it can be compared and hashed."""
-    for name in names:
-        value = getattr(transform, name)
-        if isinstance(value, Iterable) and not isinstance(value, (str, tuple, set, frozenset)):
-            object.__setattr__(transform, name, tuple(value))
-
-
 class Transform:
     """Base of the transforms below. Each is immutable, comparable, hashable, and all that this package knows of its operation."""
 
     # What `from_torchvision` takes besides objects of torchvision's class of the same name.
     torchvision_names: ClassVar[Tuple[str, ...]] = ()
+    _name: ClassVar[str]  # of its field of pinfeed.v1.Transform
+    _sequences: ClassVar[Tuple[str, ...]] = ()  # parameters that may be sequences
+
+    def __post_init__(self) -> None:
+        """Makes sequences tuples, so that the transform can be compared and hashed."""
+        for name in self._sequences:
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, (str, tuple, set, frozenset)):
+                object.__setattr__(self, name, tuple(value))
 
     def to_spec(self) -> Json:
         """The transform as ``pinfeed.v1.Transform`` in JSON. Raises InvalidArgumentError with every fault of its values."""
+        checks = Checks(f"{self._name}.")
+        values = self._values(checks)
+        checks.raise_faults()
+        return {self._name: values}
+
+    def _values(self, checks: Checks) -> Json:
         raise NotImplementedError
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Transform:
-        """Reads torchvision's object by its attributes, so that torchvision need not be imported and every version of it will do."""
-        raise NotImplementedError
+        """Reads torchvision's object by its attributes, so that torchvision need not be imported and every version of it will do.
+
+        Unless a transform says otherwise, they have the names of its parameters.
+        """
+        return cls(**{field.name: getattr(transform, field.name) for field in dataclasses.fields(cls)})
 
 
 def _size(checks: Checks, transform: Any, one: str) -> List[int]:
@@ -63,14 +73,12 @@ def _range(checks: Checks, name: str, value: Any, most: float, accepted: str) ->
     return limits
 
 
-def _probability(prefix: str, value: Any) -> float:
-    checks = Checks(prefix)
+def _probability(checks: Checks, value: Any) -> Json:
     accepted = "a probability from 0 to 1"
     p = checks.numbers("p", value, (1,), accepted)
     if p and not 0 <= p[0] <= 1:
         checks.refuse("p", value, accepted)
-    checks.raise_faults()
-    return p[0]
+    return {"p": p[0]} if p else {}
 
 
 def refusal(transform: Any, reason: str) -> InvalidArgumentError:
@@ -119,11 +127,10 @@ class Resize(Transform):
     max_size: Optional[int] = None
     interpolation: Interpolation = "bilinear"
 
-    def __post_init__(self) -> None:
-        _freeze(self, "size", "interpolation")
+    _name = "resize"
+    _sequences = ("size", "interpolation")
 
-    def to_spec(self) -> Json:
-        checks = Checks("resize.")
+    def _values(self, checks: Checks) -> Json:
         size = [] if self.size is None else _size(checks, self, "the shorter side")
         spec: Json = {"size": size}
         if self.max_size is not None:
@@ -131,8 +138,7 @@ class Resize(Transform):
         elif self.size is None:
             checks.refuse("size", None, "None only with a max_size, what the longer side gets")
         spec.update(_interpolation_to_spec(checks, self.interpolation))
-        checks.raise_faults()
-        return {"resize": spec}
+        return spec
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Resize:
@@ -148,18 +154,11 @@ class CenterCrop(Transform):
 
     size: Size
 
-    def __post_init__(self) -> None:
-        _freeze(self, "size")
+    _name = "center_crop"
+    _sequences = ("size",)
 
-    def to_spec(self) -> Json:
-        checks = Checks("center_crop.")
-        size = _size(checks, self, "a square")
-        checks.raise_faults()
-        return {"center_crop": {"size": size}}
-
-    @classmethod
-    def from_torchvision(cls, transform: Any) -> CenterCrop:
-        return cls(transform.size)
+    def _values(self, checks: Checks) -> Json:
+        return {"size": _size(checks, self, "a square")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,18 +179,15 @@ class RandomResizedCrop(Transform):
 
     # The second is timm's.
     torchvision_names = ("RandomResizedCropAndInterpolation",)
+    _name = "random_resized_crop"
+    _sequences = ("size", "scale", "ratio", "interpolation")
 
-    def __post_init__(self) -> None:
-        _freeze(self, "size", "scale", "ratio", "interpolation")
-
-    def to_spec(self) -> Json:
-        checks = Checks("random_resized_crop.")
+    def _values(self, checks: Checks) -> Json:
         size = _size(checks, self, "a square")
         scale = _range(checks, "scale", self.scale, 1, "two shares of the area, 0 < least <= greatest <= 1")
         ratio = _range(checks, "ratio", self.ratio, float("inf"), "two ratios of width to height, 0 < least <= greatest")
         interpolation = _interpolation_to_spec(checks, self.interpolation)
-        checks.raise_faults()
-        return {"random_resized_crop": {"size": size, "scale": scale, "ratio": ratio, **interpolation}}
+        return {"size": size, "scale": scale, "ratio": ratio, **interpolation}
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> RandomResizedCrop:
@@ -236,14 +232,11 @@ class Pad(Transform):
     fill: Union[int, Sequence[int]] = 0
     padding_mode: str = "constant"
 
-    def __post_init__(self) -> None:
-        _freeze(self, "padding", "fill")
+    _name = "pad"
+    _sequences = ("padding", "fill")
 
-    def to_spec(self) -> Json:
-        checks = Checks("pad.")
-        spec = _padding_to_spec(checks, self)
-        checks.raise_faults()
-        return {"pad": spec}
+    def _values(self, checks: Checks) -> Json:
+        return _padding_to_spec(checks, self)
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Pad:
@@ -266,15 +259,13 @@ class RandomCrop(Transform):
     fill: Union[int, Sequence[int]] = 0
     padding_mode: str = "constant"
 
-    def __post_init__(self) -> None:
-        _freeze(self, "size", "padding", "fill")
+    _name = "random_crop"
+    _sequences = ("size", "padding", "fill")
 
-    def to_spec(self) -> Json:
-        checks = Checks("random_crop.")
+    def _values(self, checks: Checks) -> Json:
         spec = {"size": _size(checks, self, "a square"), "pad_if_needed": checks.flag("pad_if_needed", self.pad_if_needed)}
         spec.update(_padding_to_spec(checks, self))
-        checks.raise_faults()
-        return {"random_crop": spec}
+        return spec
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> RandomCrop:
@@ -290,12 +281,10 @@ class RandomHorizontalFlip(Transform):
 
     p: float = 0.5
 
-    def to_spec(self) -> Json:
-        return {"random_horizontal_flip": {"p": _probability("random_horizontal_flip.", self.p)}}
+    _name = "random_horizontal_flip"
 
-    @classmethod
-    def from_torchvision(cls, transform: Any) -> RandomHorizontalFlip:
-        return cls(transform.p)
+    def _values(self, checks: Checks) -> Json:
+        return _probability(checks, self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,12 +293,10 @@ class RandomVerticalFlip(Transform):
 
     p: float = 0.5
 
-    def to_spec(self) -> Json:
-        return {"random_vertical_flip": {"p": _probability("random_vertical_flip.", self.p)}}
+    _name = "random_vertical_flip"
 
-    @classmethod
-    def from_torchvision(cls, transform: Any) -> RandomVerticalFlip:
-        return cls(transform.p)
+    def _values(self, checks: Checks) -> Json:
+        return _probability(checks, self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,17 +308,13 @@ class Grayscale(Transform):
 
     num_output_channels: int = 1
 
-    def to_spec(self) -> Json:
-        checks = Checks("grayscale.")
+    _name = "grayscale"
+
+    def _values(self, checks: Checks) -> Json:
         channels = to_integer(self.num_output_channels)
         if channels not in (1, 3):
             checks.refuse("num_output_channels", self.num_output_channels, "1 or 3")
-        checks.raise_faults()
-        return {"grayscale": {"num_output_channels": channels}}
-
-    @classmethod
-    def from_torchvision(cls, transform: Any) -> Grayscale:
-        return cls(transform.num_output_channels)
+        return {"num_output_channels": channels}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,11 +328,10 @@ class Normalize(Transform):
     mean: Sequence[float]
     std: Sequence[float]
 
-    def __post_init__(self) -> None:
-        _freeze(self, "mean", "std")
+    _name = "normalize"
+    _sequences = ("mean", "std")
 
-    def to_spec(self) -> Json:
-        checks = Checks("normalize.")
+    def _values(self, checks: Checks) -> Json:
         counts = range(1, _MAX_CHANNELS + 1)
         mean = checks.numbers("mean", self.mean, counts, f"one number, or one a channel (at most {_MAX_CHANNELS})")
         accepted = f"one number above 0, by which is divided, or one a channel (at most {_MAX_CHANNELS})"
@@ -358,12 +340,7 @@ class Normalize(Transform):
             checks.refuse("std", self.std, accepted)
         if len(mean) > 1 and len(std) > 1 and len(mean) != len(std):
             checks.add("std", f"{shown(self.std)} has {len(std)} values where mean has {len(mean)}; both are one a channel")
-        checks.raise_faults()
-        return {"normalize": {"mean": mean, "std": std}}
-
-    @classmethod
-    def from_torchvision(cls, transform: Any) -> Normalize:
-        return cls(transform.mean, transform.std)
+        return {"mean": mean, "std": std}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,17 +355,15 @@ class ToDtype(Transform):
     scale: bool = False
 
     torchvision_names = ("ConvertImageDtype", "ToTensor")
+    _name = "to_dtype"
 
-    def to_spec(self) -> Json:
-        checks = Checks("to_dtype.")
+    def _values(self, checks: Checks) -> Json:
         name = dtype_name(self.dtype)
         if name not in _DTYPES:
             checks.refuse("dtype", self.dtype, f"what ToDtype takes: {', '.join(_DTYPES)}, as a string, a torch dtype or a NumPy dtype")
         else:
             check_byte_order(checks, "dtype", self.dtype, f'tensors come in this machine\'s: ToDtype("{name}")')
-        scale = checks.flag("scale", self.scale)
-        checks.raise_faults()
-        return {"to_dtype": {"dtype": name, "scale": scale}}
+        return {"dtype": name, "scale": checks.flag("scale", self.scale)}
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> ToDtype:
