@@ -2,33 +2,13 @@
 #include "server/memory/memory_budget.h"
 
 #include <string>
-#include <utility>
 
 #include "common/base/byte_size.h"
 
 namespace pinfeed {
 
-BudgetLease::BudgetLease(BudgetLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      user_(other.user_) {}
-
-BudgetLease& BudgetLease::operator=(BudgetLease&& other) noexcept {
-  if (this != &other) {
-    Return();
-    pool_ = std::exchange(other.pool_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    user_ = other.user_;
-  }
-  return *this;
-}
-
-BudgetLease::~BudgetLease() {
-  Return();
-}
-
-void BudgetLease::Return() noexcept {
-  if (MemoryBudget* pool = std::exchange(pool_, nullptr)) pool->Return(std::exchange(bytes_, 0), user_);
+void BudgetTraits::Close(const Handle& reserved) noexcept {
+  reserved.pool->Return(reserved.bytes, reserved.user);
 }
 
 MemoryBudget::~MemoryBudget() {
@@ -71,7 +51,7 @@ Result<BudgetLease> MemoryBudget::Reserve(uint64_t bytes, std::optional<uid_t> u
   }
   used_bytes_ += bytes;
   if (user) users_[*user] += bytes;
-  return BudgetLease(this, bytes, user);
+  return BudgetLease({this, bytes, user});
 }
 
 uint64_t MemoryBudget::used_bytes() const {

@@ -13,32 +13,35 @@
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
 class MemoryBudget;
 
+struct BudgetTraits {
+  struct Handle {
+    MemoryBudget* pool = nullptr;
+    uint64_t bytes = 0;
+    std::optional<uid_t> user;
+    bool operator==(const Handle&) const = default;
+  };
+  static constexpr Handle Null() { return {}; }
+  static void Close(const Handle& reserved) noexcept;
+};
+
 // Purpose: bytes reserved from a budget, returned on destruction. Move-only. Must not outlive its budget.
 class BudgetLease {
  public:
   BudgetLease() = default;
-  BudgetLease(BudgetLease&& other) noexcept;
-  BudgetLease& operator=(BudgetLease&& other) noexcept;
-  BudgetLease(const BudgetLease&) = delete;
-  BudgetLease& operator=(const BudgetLease&) = delete;
-  ~BudgetLease();
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return reserved_.get().bytes; }
 
  private:
   friend class MemoryBudget;
-  BudgetLease(MemoryBudget* pool, uint64_t bytes, std::optional<uid_t> user)
-      : pool_(pool), bytes_(bytes), user_(user) {}
-  void Return() noexcept;
+  explicit BudgetLease(const BudgetTraits::Handle& reserved) : reserved_(reserved) {}
 
-  MemoryBudget* pool_ = nullptr;
-  uint64_t bytes_ = 0;
-  std::optional<uid_t> user_;
+  UniqueHandle<BudgetTraits> reserved_;
 };
 
 // Purpose: accounts for memory. Owns: only the sums; the memory is its users'. It outlives its leases.
@@ -80,7 +83,7 @@ class MemoryBudget {
   std::map<uid_t, uint64_t> used_by_user() const PF_EXCLUDES(mutex_);
 
  private:
-  friend class BudgetLease;
+  friend struct BudgetTraits;
   void Return(uint64_t bytes, std::optional<uid_t> user) noexcept PF_EXCLUDES(mutex_);
   Room RoomForLocked(uint64_t bytes, std::optional<uid_t> user) const PF_REQUIRES(mutex_);
   uint64_t UsedByLocked(uid_t user) const PF_REQUIRES(mutex_) {
