@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/fingerprint.h"
@@ -68,19 +68,14 @@ Status TooLong(const RandomAccessFile& file, uint64_t line) {
   return RowError(file, line, "a row has more than " + std::to_string(kMaxRowBytes) + " bytes");
 }
 
-template <typename Number>
-std::optional<Number> ParseNumber(std::string_view text) {
-  Number number{};
+std::optional<double> ParseReal(std::string_view text) {
+  double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (end != text.data() + text.size()) return std::nullopt;
-  if constexpr (std::is_same_v<Number, double>) {
-    // from_chars does not tell what is too small, which JSON's parser makes 0, from what is too large.
-    if (error == std::errc::result_out_of_range) {
-      const double rounded = std::strtod(std::string(text).c_str(), nullptr);
-      if (std::abs(rounded) < 1) return rounded;
-    }
-  }
-  return error == std::errc() ? std::optional(number) : std::nullopt;
+  if (end != text.data() + text.size() || error == std::errc::invalid_argument) return std::nullopt;
+  if (error == std::errc()) return number;
+  // from_chars does not tell what is too small, which JSON's parser makes 0, from what is too large.
+  number = std::strtod(std::string(text).c_str(), nullptr);
+  return std::abs(number) < 1 ? std::optional(number) : std::nullopt;
 }
 
 class JsonLines final : public TableReader {
@@ -133,10 +128,8 @@ class JsonLines final : public TableReader {
     }
   }
   static bool FitsAWord(std::string_view integer) {
-    const auto fits = [&](auto value) {
-      return std::from_chars(integer.data(), integer.data() + integer.size(), value).ec == std::errc();
-    };
-    return integer.front() == '-' ? fits(int64_t{0}) : fits(uint64_t{0});
+    return integer.front() == '-' ? ParseNumber<int64_t>(integer).has_value()
+                                  : ParseNumber<uint64_t>(integer).has_value();
   }
   // Whether a row has integers beyond int64 and uint64. The parser makes them float64, as it does 1e20, so
   // this looks at the text of rows with such numbers.
@@ -337,7 +330,7 @@ class SeparatedValues final : public TableReader {
     }
     // from_chars accepts "inf" and "nan", too; here words are text.
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
-    if (const auto real = number ? ParseNumber<double>(text) : std::nullopt) return *real;
+    if (const auto real = number ? ParseReal(text) : std::nullopt) return *real;
     return cell.text;
   }
 
