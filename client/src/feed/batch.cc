@@ -34,50 +34,28 @@ void Batch::Release() {
   Finish();
 }
 
-// Purpose: what a sole owner holds while it returns the slot. Others find the batch released meanwhile.
-// Without Keep, the owner has it back afterwards.
-class Batch::Claim {
- public:
-  Claim(Batch& batch, const char* what) : batch_(batch) {
-    uint32_t owners = 1;
-    if (batch.owners_.compare_exchange_strong(owners, 0, std::memory_order_acq_rel)) return;
-    kept_ = true;
-    status_ = owners == 0
-                  ? FailedPrecondition(std::string(what) + ": the batch was released already")
-                  : FailedPrecondition(std::string(what) + ": the batch has " + std::to_string(owners) +
-                                       " owners; release it as often as it was retained first");
-  }
-  ~Claim() {
-    if (!kept_) batch_.owners_.store(1, std::memory_order_release);
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
-  const Status& status() const { return status_; }
-  void Keep() { kept_ = true; }
-
- private:
-  Batch& batch_;
-  bool kept_ = false;
-  Status status_;
-};
-
-Status Batch::ReleaseOn(void* stream) {
-  Claim claim(*this, "release a batch on a stream");
-  RETURN_IF_ERROR(claim.status());
-  RETURN_IF_ERROR(session_->ReleaseOn(descriptor_, stream));
-  claim.Keep();
+template <typename Give>
+Status Batch::ReturnBy(const char* what, const Give& give) {
+  uint32_t owners = 1;
+  if (!owners_.compare_exchange_strong(owners, 0, std::memory_order_acq_rel))
+    return FailedPrecondition(std::string(what) + ": the batch " +
+                              (owners == 0 ? "was released already"
+                                           : "has " + std::to_string(owners) +
+                                                 " owners; release it as often as it was retained first"));
+  const auto own_again = [](Batch* batch) { batch->owners_.store(1, std::memory_order_release); };
+  std::unique_ptr<Batch, decltype(own_again)> unreturned(this, own_again);  // `give` may also throw
+  RETURN_IF_ERROR(give());
+  (void)unreturned.release();
   Finish();
   return OkStatus();
 }
 
+Status Batch::ReleaseOn(void* stream) {
+  return ReturnBy("release a batch on a stream", [&] { return session_->ReleaseOn(descriptor_, stream); });
+}
+
 Status Batch::GiveBack() {
-  Claim claim(*this, "give a batch back");
-  RETURN_IF_ERROR(claim.status());
-  RETURN_IF_ERROR(session_->GiveBack(descriptor_));
-  claim.Keep();
-  Finish();
-  return OkStatus();
+  return ReturnBy("give a batch back", [&] { return session_->GiveBack(descriptor_); });
 }
 
 Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
@@ -90,18 +68,15 @@ Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
 }
 
 Status Batch::Write(void* const* outputs, void* stream) {
-  Claim claim(*this, "write a batch");
-  RETURN_IF_ERROR(claim.status());
-  std::vector<uint64_t> max_rows;
-  {
-    const MutexLock lock(rows_mutex_);
-    max_rows = max_rows_;
-  }
-  RETURN_IF_ERROR(CheckPointers(outputs, max_rows));
-  RETURN_IF_ERROR(session_->Write(descriptor_, {outputs, max_rows}, stream));
-  claim.Keep();
-  Finish();
-  return OkStatus();
+  return ReturnBy("write a batch", [&]() -> Status {
+    std::vector<uint64_t> max_rows;
+    {
+      const MutexLock lock(rows_mutex_);
+      max_rows = max_rows_;
+    }
+    RETURN_IF_ERROR(CheckPointers(outputs, max_rows));
+    return session_->Write(descriptor_, {outputs, max_rows}, stream);
+  });
 }
 
 Status Batch::CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const {

@@ -44,7 +44,10 @@ class Batch {
 
  private:
   friend class BatchPool;
-  class Claim;
+  // Returns the slot by `give`, for a sole owner. Others find the batch released meanwhile. If `give` fails,
+  // the owner has it back afterwards.
+  template <typename Give>
+  Status ReturnBy(const char* what, const Give& give);
   // NULL is possible only where nothing is written.
   Status CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const;
   void Finish();
