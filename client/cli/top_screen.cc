@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <string_view>
 #include <utility>
 
@@ -52,16 +51,11 @@ std::string BarLine(const std::string& name, double part, double whole) {
          Right(Percent(share), 4) + "  ";
 }
 
-// Returns the feeds, or the sessions of all feeds, by id.
-std::map<uint64_t, const Json*> ById(const Json& status, bool sessions) {
-  std::map<uint64_t, const Json*> found;
-  if (!status.is_object()) return found;
-  for (const Json& feed : ListField(status, "feeds")) {
-    if (!sessions) found[UintField(feed, "id")] = &feed;
-    if (sessions)
-      for (const Json& session : ListField(feed, "sessions")) found[UintField(session, "id")] = &session;
-  }
-  return found;
+// Returns the entry of `list` that has the key's value of `like`; null if there is none.
+const Json* FindLike(const Json& like, const char* key, const Json& list) {
+  const auto found = std::ranges::find_if(
+      list, [&](const Json& entry) { return entry.value(key, Json()) == like.value(key, Json()); });
+  return found == list.end() ? nullptr : &*found;
 }
 
 // Growth per second. 0 without an earlier figure, or if the figure fell because the daemon restarted.
@@ -122,10 +116,7 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
 void AddGpus(const Json& before, const Json& now, double seconds, std::vector<std::string>& lines) {
   const Json& gpus = ListField(now, "gpus");
   for (size_t i = 0; i < std::min(gpus.size(), kMaxGpus); ++i) {
-    const Json* was = nullptr;
-    if (before.is_object())
-      for (const Json& gpu : ListField(before, "gpus"))
-        if (TextField(gpu, "uuid") == TextField(gpus[i], "uuid")) was = &gpu;
+    const Json* const was = FindLike(gpus[i], "uuid", ListField(before, "gpus"));
     const uint64_t used = UintField(gpus[i], "arena_used_bytes");
     const uint64_t capacity = UintField(gpus[i], "arena_capacity_bytes");
     lines.push_back(
@@ -160,22 +151,18 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
                   std::to_string(busy) + " of " + std::to_string(workers) + " busy");
   AddGpus(before, now, seconds, lines);
 
-  const std::map<uint64_t, const Json*> feeds = ById(before, false);
-  const std::map<uint64_t, const Json*> sessions = ById(before, true);
-  const auto find = [](const auto& map, uint64_t id) {
-    const auto found = map.find(id);
-    return found == map.end() ? nullptr : found->second;
-  };
   double samples = 0;
   double bytes = 0;
   std::vector<Row> rows;
   for (const Json& feed : ListField(now, "feeds")) {
-    const Json* const was = find(feeds, UintField(feed, "id"));
+    const Json* const was = FindLike(feed, "id", ListField(before, "feeds"));
     samples += UintRate(was, feed, "samples", seconds);
     bytes += UintRate(was, feed, "batch_bytes", seconds);
-    for (const Json& session : ListField(feed, "sessions"))
-      rows.push_back(
-          SessionRow(session, find(sessions, UintField(session, "id")), feed, seconds, width >= kWide));
+    for (const Json& session : ListField(feed, "sessions")) {
+      const Json* const session_was =
+          was == nullptr ? nullptr : FindLike(session, "id", ListField(*was, "sessions"));
+      rows.push_back(SessionRow(session, session_was, feed, seconds, width >= kWide));
+    }
   }
   lines.push_back(Counted(ListField(now, "feeds").size(), "feed") + ", " + Counted(rows.size(), "session") +
                   (before.is_object()
