@@ -60,10 +60,11 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
   return InvalidArgument(std::string(what) + ": " + why + "; " + described);
 }
 
-Result<std::string> ToJson(const google::protobuf::Message& message) {
+// `zeros`: with the fields that are 0, false or empty.
+Result<std::string> ToJson(const google::protobuf::Message& message, bool zeros = true) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
+  options.always_print_primitive_fields = zeros;
   std::string json;
   const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
   if (!printed.ok()) return Internal("print the daemon's answer as JSON: " + std::string(printed.message()));
@@ -160,6 +161,20 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
     return {Code::kUnavailable, "the daemon at " + address + ": " + status.error_message()};
   }
   return FromGrpc(status, address);
+}
+
+// The answer of a call that a daemon may be too old for: `what`.
+template <typename Stub, typename Request, typename Response>
+Result<std::string> AnswerAsJson(const std::string& address, SteadyTime deadline, const Request& request,
+                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                              Response*),
+                                 const std::string& what) {
+  Response response;
+  const Status called = Call(address, deadline, request, &response, method);
+  if (called.code() == Code::kUnimplemented)
+    return Status(called.code(), "the daemon at " + address + " is too old for " + what);
+  RETURN_IF_ERROR(called);
+  return ToJson(response);
 }
 
 Result<std::string> BootId() {
@@ -274,50 +289,36 @@ Result<std::string> JoinBatcherJson(const std::string& address, const std::strin
   RETURN_IF_ERROR(no_fork.status());
   v1::JoinBatcherRequest request;
   RETURN_IF_ERROR(FromJson(request_json, "request_json", &request));
-  v1::BatcherInvitation invitation;
-  const Status called = Call(address, deadline, request, &invitation, &v1::Feeder::Stub::JoinBatcher);
-  if (called.code() == Code::kUnimplemented)
-    return Status(called.code(), "the daemon at " + address + " is too old for batchers");
-  RETURN_IF_ERROR(called);
-  return ToJson(invitation);
+  return AnswerAsJson(address, deadline, request, &v1::Feeder::Stub::JoinBatcher, "batchers");
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {
   const NoForkScope no_fork(deadline);
   RETURN_IF_ERROR(no_fork.status());
-  v1::GetStatusResponse response;
-  RETURN_IF_ERROR(Call(address, deadline, v1::GetStatusRequest(), &response, &v1::Feeder::Stub::GetStatus));
-  return ToJson(response);
+  return AnswerAsJson(address, deadline, v1::GetStatusRequest(), &v1::Feeder::Stub::GetStatus, "GetStatus");
 }
 
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline) {
   const NoForkScope no_fork(deadline);
   RETURN_IF_ERROR(no_fork.status());
-  v1::ListDatasetsResponse response;
-  RETURN_IF_ERROR(
-      Call(address, deadline, v1::ListDatasetsRequest(), &response, &v1::Feeder::Stub::ListDatasets));
-  return ToJson(response);
+  return AnswerAsJson(address, deadline, v1::ListDatasetsRequest(), &v1::Feeder::Stub::ListDatasets,
+                      "ListDatasets");
 }
 
 Result<std::string> AdminJson(const std::string& address, const std::string& method,
                               const std::string& request_json, SteadyTime deadline) {
   const NoForkScope no_fork(deadline);
   RETURN_IF_ERROR(no_fork.status());
-  const auto call = [&](auto request, auto response, auto stub_method) -> Result<std::string> {
+  const auto call = [&](auto request, auto stub_method) -> Result<std::string> {
     RETURN_IF_ERROR(FromJson(request_json, method, &request));
-    const Status called = Call(address, deadline, request, &response, stub_method);
-    if (called.code() == Code::kUnimplemented)
-      return Status(called.code(), "the daemon at " + address + " is too old for " + method);
-    RETURN_IF_ERROR(called);
-    return ToJson(response);
+    return AnswerAsJson(address, deadline, request, stub_method, method);
   };
   using Stub = v1::Admin::Stub;
-  if (method == "Drain") return call(v1::DrainRequest(), v1::DrainResponse(), &Stub::Drain);
-  if (method == "Evict") return call(v1::EvictRequest(), v1::EvictResponse(), &Stub::Evict);
-  if (method == "Reload") return call(v1::ReloadRequest(), v1::ReloadResponse(), &Stub::Reload);
-  if (method == "SetLogLevel")
-    return call(v1::SetLogLevelRequest(), v1::SetLogLevelResponse(), &Stub::SetLogLevel);
-  if (method == "DropCache") return call(v1::DropCacheRequest(), v1::DropCacheResponse(), &Stub::DropCache);
+  if (method == "Drain") return call(v1::DrainRequest(), &Stub::Drain);
+  if (method == "Evict") return call(v1::EvictRequest(), &Stub::Evict);
+  if (method == "Reload") return call(v1::ReloadRequest(), &Stub::Reload);
+  if (method == "SetLogLevel") return call(v1::SetLogLevelRequest(), &Stub::SetLogLevel);
+  if (method == "DropCache") return call(v1::DropCacheRequest(), &Stub::DropCache);
   return InvalidArgument("'" + EscapeName(method) +
                          "' is none of Drain, Evict, Reload, SetLogLevel, DropCache");
 }
@@ -355,12 +356,8 @@ Status Trace(const std::string& address, const std::string& request_json, const 
   } else if (wanted) {
     status = FromGrpc(ended, address);
   }
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
   for (const v1::TraceResponse& message : messages) {
-    std::string json;
-    const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
-    if (!printed.ok()) return Internal("print a trace as JSON: " + std::string(printed.message()));
+    ASSIGN_OR_RETURN(const std::string json, ToJson(message, false));
     if (!on_message(&json)) break;
   }
   return status;

@@ -117,12 +117,7 @@ void Lifeline::HangUp() {
 }
 
 bool Lifeline::WaitForHangUp(SteadyTime deadline) const {
-  pollfd entry{socket_.get(), POLLRDHUP, 0};
-  for (;;) {
-    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
-    if (ready > 0) return true;
-    if (ready == 0 || errno != EINTR) return false;
-  }
+  return WaitFor(socket_.get(), POLLRDHUP, deadline).ok();
 }
 
 Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline, UniqueFd* memory) {
