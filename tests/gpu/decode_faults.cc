@@ -199,7 +199,7 @@ bool TestGraphCapture(const std::shared_ptr<const CudaDevice>& device, const std
   refusing.nvjpegDecodeBatchedEx = Refuse;
   DecodeFixture fixture(device);
   const std::vector<Expectation> images = RandomCrops(fixture, photos, 8);
-  const std::vector<EncodedImage> encoded = fixture.Encode(images);
+  const std::vector<ImageToDecode> encoded = fixture.Encode(images);
   const UniqueCudaStream trainer = MakeStream(*device);
   const CudaScope scope(*device);
   const CUstream stream = trainer.get().native;

@@ -46,13 +46,13 @@ std::optional<Expectation> DecodeFixture::Expect(const File& file, const Transfo
   return Expectation{&file, *planned, Require(worker_.Make(file, plan))};
 }
 
-std::vector<EncodedImage> DecodeFixture::Encode(const std::vector<Expectation>& images, size_t first) {
+std::vector<ImageToDecode> DecodeFixture::Encode(const std::vector<Expectation>& images, size_t first) {
   files_.Clear();
-  std::vector<EncodedImage> encoded;
+  std::vector<ImageToDecode> encoded;
   for (size_t i = 0; i < images.size(); ++i) {
     const bool again = i > 0 && images[i].file == images[i - 1].file;
     const std::span<const std::byte> file = again ? encoded.back().bytes : files_.Add(*images[i].file);
-    encoded.push_back({file, images[i].plan, OutputAddress(first + i)});
+    encoded.push_back({file, images[i].plan, OutputPointer(first + i)});
   }
   return encoded;
 }

@@ -84,7 +84,7 @@ class DecodeFixture {
   // The file as sample number `sample` of the chain; nullopt if the client's decoder cannot follow the plan.
   std::optional<Expectation> Expect(const File& file, const TransformChain& chain, uint64_t sample);
   // Puts the files into page-locked memory, in place of those before; outputs begin at number `first`.
-  std::vector<EncodedImage> Encode(const std::vector<Expectation>& images, size_t first = 0);
+  std::vector<ImageToDecode> Encode(const std::vector<Expectation>& images, size_t first = 0);
   void Decode(const std::vector<Expectation>& images, std::vector<Status>& failures, size_t first = 0) {
     Require(TryDecode(images, failures, first));
   }
@@ -95,6 +95,9 @@ class DecodeFixture {
   Difference Compare(const std::vector<Expectation>& images) const;
 
   CUdeviceptr OutputAddress(size_t i) const { return outputs_.address() + i * output_bytes(); }
+  std::byte* OutputPointer(size_t i) const {
+    return reinterpret_cast<std::byte*>(OutputAddress(i));  // NOLINT(performance-no-int-to-ptr)
+  }
   size_t output_bytes() const { return size_t{3} * options_.height * options_.width; }
   GpuImageDecoder& decoder() { return *decoder_; }
   const std::shared_ptr<const CudaDevice>& device() const { return device_; }

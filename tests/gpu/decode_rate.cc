@@ -110,7 +110,7 @@ struct Rate {
 };
 
 Rate Measure(std::vector<std::unique_ptr<DecodeFixture>>& fixtures,
-             const std::vector<std::vector<EncodedImage>>& chunks, double seconds, const BusyGpu* busy,
+             const std::vector<std::vector<ImageToDecode>>& chunks, double seconds, const BusyGpu* busy,
              bool vary) {
   std::atomic<uint64_t> images{0};
   std::atomic<bool> stop{false};
@@ -122,10 +122,10 @@ Rate Measure(std::vector<std::unique_ptr<DecodeFixture>>& fixtures,
     threads.emplace_back([&, t] {
       std::vector<Status> failures(GpuImageDecoder::kMaxImages);
       for (size_t i = t; !stop.load(std::memory_order_relaxed); ++i) {
-        std::vector<EncodedImage> chunk = chunks[i % chunks.size()];
+        std::vector<ImageToDecode> chunk = chunks[i % chunks.size()];
         if (vary) chunk.erase(chunk.begin(), chunk.begin() + static_cast<ptrdiff_t>(i % 16));
         const std::span<Status> statuses = std::span(failures).first(chunk.size());
-        for (size_t k = 0; k < chunk.size(); ++k) chunk[k].out = fixtures[t]->OutputAddress(k);
+        for (size_t k = 0; k < chunk.size(); ++k) chunk[k].out = fixtures[t]->OutputPointer(k);
         Require(fixtures[t]->decoder().Decode(chunk, statuses));
         for (const Status& failure : statuses) Require(failure);
         images.fetch_add(chunk.size(), std::memory_order_relaxed);
@@ -151,8 +151,8 @@ void MeasureRates(const std::shared_ptr<const CudaDevice>& device, const std::ve
   timed.nvjpegDecodeBatchedEx = DecodeBatched;
   DecodeFixture source(device);
   const std::vector<Expectation> images = RandomCrops(source, photos, 4 * GpuImageDecoder::kMaxImages);
-  const std::vector<EncodedImage> encoded = source.Encode(images, 0);
-  std::vector<std::vector<EncodedImage>> chunks;
+  const std::vector<ImageToDecode> encoded = source.Encode(images, 0);
+  std::vector<std::vector<ImageToDecode>> chunks;
   for (size_t i = 0; i < encoded.size(); i += GpuImageDecoder::kMaxImages)
     chunks.emplace_back(encoded.begin() + static_cast<ptrdiff_t>(i),
                         encoded.begin() + static_cast<ptrdiff_t>(i + GpuImageDecoder::kMaxImages));

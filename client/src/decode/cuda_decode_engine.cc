@@ -33,10 +33,7 @@ class CudaDecodeWorker final : public DecodeWorker {
   std::span<std::byte> staging() override { return staging_->bytes(); }
 
   Status Decode(std::span<const ImageToDecode> images, std::span<Status> failures) override {
-    encoded_.clear();
-    for (const ImageToDecode& image : images)
-      encoded_.push_back({image.bytes, image.plan, AddressOf(image.out)});
-    return decoder_->Decode(encoded_, failures);
+    return decoder_->Decode(images, failures);
   }
 
   Status CopyAll(std::span<const Copy> copies) override {
@@ -105,7 +102,6 @@ class CudaDecodeWorker final : public DecodeWorker {
   std::unique_ptr<const PinnedMemory> staging_;
   UniqueCudaStream stream_;
   std::unique_ptr<GpuImageDecoder> decoder_;
-  std::vector<EncodedImage> encoded_;
 };
 
 // Purpose: see DecodedMemory. Owns it, and an event behind its last reader.
@@ -233,8 +229,6 @@ class CudaDecodeEngine final : public DecodeEngine {
   Mutex mutex_;
   std::shared_ptr<const UniqueCudaStream> copy_stream_ PF_GUARDED_BY(mutex_);
 };
-
-static_assert(DecodeWorker::kMaxImages == GpuImageDecoder::kMaxImages);
 
 // Whether the GPU decodes: tried once a process, since a decoder takes some time to make.
 Status TryDecoder(const std::shared_ptr<const CudaDevice>& device) {

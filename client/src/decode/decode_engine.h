@@ -22,9 +22,9 @@ namespace pinfeed {
 
 // An image to be decoded.
 struct ImageToDecode {
-  std::span<const std::byte> bytes;  // within the thread's staging memory
-  ImagePlan plan{};                  // of kind kJpeg
-  std::byte* out = nullptr;          // device memory for the pixels
+  std::span<const std::byte> bytes;  // within the thread's staging memory; unchanged until Decode returns
+  ImagePlan plan{};                  // of kind kJpeg; a copy: another process may still write the original
+  std::byte* out = nullptr;          // device memory for height * width * channels bytes (HWC)
 };
 
 // Purpose: what one decode thread uses. Threads: one at a time. Errors: those of the GPU and its driver; then

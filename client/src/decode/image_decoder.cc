@@ -4,95 +4,28 @@
 #include <algorithm>
 #include <array>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "client/src/decode/decode_stream.h"
-#include "client/src/decode/engine_pixels.h"
 #include "client/src/decode/image_plan_check.h"
-#include "client/src/decode/jpeg_engines.h"
-#include "client/src/gpu/pinned_memory.h"
-#include "common/base/random.h"
-#include "common/cuda/device_memory.h"
 
 namespace pinfeed {
-namespace {
 
-// What the GPU and the host pass each other, in page-locked memory. Whole pages: registering takes no less.
-struct alignas(4096) HostPages {
-  DecodedImage images[GpuImageDecoder::kMaxImages];
-  uint32_t unwritten[GpuImageDecoder::kMaxImages];  // written by the GPU
-};
-
-// A filler of the engine's memory that 8 bytes of a picture hardly ever are, and that is not 0.
-uint64_t MakePoison() {
-  std::array<std::byte, 8> bytes = RandomBytes<std::array<std::byte, 8>>();
-  uint64_t poison = 0;
-  for (const std::byte byte : bytes) poison = poison << 8 | static_cast<uint64_t>(byte);
-  return poison | 1;
+Result<std::unique_ptr<GpuImageDecoder>> GpuImageDecoder::Create(std::shared_ptr<const CudaDevice> device,
+                                                                 const Options& options) {
+  ASSIGN_OR_RETURN(const NvJpeg* const nvjpeg, NvJpeg::Load());
+  return Create(std::move(device), options, *nvjpeg);
 }
 
-}  // namespace
-
-// Purpose: implements GpuImageDecoder. A chunk is the images whose pixels have room at once.
-class GpuImageDecoder::Impl {
- public:
-  static Result<std::unique_ptr<Impl>> Create(std::shared_ptr<const CudaDevice> device,
-                                              const Options& options, const NvJpeg& api);
-  ~Impl();
-  Status Decode(std::span<const EncodedImage> images, std::span<Status> failures);
-  uint64_t decoded_again() const { return decoded_again_; }
-
- private:
-  // One image of a chunk that the kernel makes; pages().images has the rest.
-  struct Made {
-    size_t index = 0;  // in Decode's spans
-    EnginePixels pixels = {};
-    ImageRegion region = {};
-    bool on_engine = false;
-    bool again = false;  // to be decoded without the engines
-  };
-  struct Chunk {
-    std::array<Made, kMaxImages> made;
-    size_t count = 0;
-    uint64_t used = 0;  // bytes of pixels_
-  };
-
-  Impl(std::shared_ptr<const CudaDevice> device, const Options& options)
-      : device_(std::move(device)), options_(options) {}
-  Status Open(const NvJpeg& api);
-  Result<bool> AddImage(const EncodedImage& image, size_t index, Status& failure);
-  Status PlanImage(const EncodedImage& image, Made& made, DecodedImage& job);
-  Status RunChunk(std::span<const EncodedImage> images, std::span<Status> failures);
-  void RunEngines(std::span<const EncodedImage> images);
-  Status DecodeAgain(const EncodedImage& image, size_t made, Status& failure);
-  Status CopyJobs(size_t first, size_t count);
-  DecodeImages JobsOf(size_t first, size_t count) const;
-  CUdeviceptr AddressOf(const EnginePixels& pixels) const { return pixels_.address() + pixels.offset; }
-  JpegEngines::Work WorkOf(const EncodedImage& image, const Made& made) const;
-  HostPages& pages() const { return *reinterpret_cast<HostPages*>(host_->bytes().data()); }
-
-  const std::shared_ptr<const CudaDevice> device_;
-  const Options options_;
-  const uint64_t poison_ = MakePoison();
-  std::optional<JpegEngines> engines_;  // these are there after Open
-  std::unique_ptr<DecodeStream> stream_;
-  std::unique_ptr<const PinnedMemory> host_;  // HostPages
-  DeviceMemory pixels_;                       // as the engines write them
-  DeviceMemory images_;                       // DecodedImage[kMaxImages]
-  Chunk chunk_;
-  uint64_t decoded_again_ = 0;
-};
-
-Result<std::unique_ptr<GpuImageDecoder::Impl>> GpuImageDecoder::Impl::Create(
-    std::shared_ptr<const CudaDevice> device, const Options& options, const NvJpeg& api) {
-  std::unique_ptr<Impl> impl(new Impl(std::move(device), options));
-  RETURN_IF_ERROR(impl->Open(api));
-  return impl;
+Result<std::unique_ptr<GpuImageDecoder>> GpuImageDecoder::Create(std::shared_ptr<const CudaDevice> device,
+                                                                 const Options& options,
+                                                                 const NvJpeg& nvjpeg) {
+  std::unique_ptr<GpuImageDecoder> decoder(new GpuImageDecoder(std::move(device), options));
+  RETURN_IF_ERROR(decoder->Open(nvjpeg));
+  return decoder;
 }
 
-Status GpuImageDecoder::Impl::Open(const NvJpeg& api) {
+Status GpuImageDecoder::Open(const NvJpeg& api) {
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   Result<JpegEngines> engines = JpegEngines::Open(api);
@@ -109,12 +42,12 @@ Status GpuImageDecoder::Impl::Open(const NvJpeg& api) {
 }
 
 // nvJPEG's handles go in the context.
-GpuImageDecoder::Impl::~Impl() {
+GpuImageDecoder::~GpuImageDecoder() {
   const CudaScope scope(*device_);
   engines_.reset();
 }
 
-Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::span<Status> failures) {
+Status GpuImageDecoder::Decode(std::span<const ImageToDecode> images, std::span<Status> failures) {
   PF_CHECK(images.size() <= kMaxImages && failures.size() == images.size(), "one status an image");
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
@@ -135,7 +68,7 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
 
 // Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if there is no room,
 // and an error if nvJPEG lacks memory, which is no fault of the image.
-Result<bool> GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, Status& failure) {
+Result<bool> GpuImageDecoder::AddImage(const ImageToDecode& image, size_t index, Status& failure) {
   PF_CHECK(image.plan.kind != static_cast<uint32_t>(ImagePlanKind::kPixels), "pixels need no decoder");
   Made made{.index = index};
   DecodedImage job{};
@@ -161,7 +94,7 @@ Result<bool> GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t i
 }
 
 // Of a JPEG file whose plan is checked.
-Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, DecodedImage& job) {
+Status GpuImageDecoder::PlanImage(const ImageToDecode& image, Made& made, DecodedImage& job) {
   ASSIGN_OR_RETURN(const JpegFrame frame, engines_->ReadHeader(image.bytes));
   RETURN_IF_ERROR(CheckJpegFrame(image.plan, frame));
   made.pixels = PixelsOf(frame);
@@ -175,7 +108,7 @@ Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, D
   return OkStatus();
 }
 
-Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
+Status GpuImageDecoder::RunChunk(std::span<const ImageToDecode> images, std::span<Status> failures) {
   const DecodeImages jobs = JobsOf(0, chunk_.count);
   RETURN_IF_ERROR(CopyJobs(0, chunk_.count));
   RETURN_IF_ERROR(stream_->Poison(jobs));
@@ -193,7 +126,7 @@ Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std
 }
 
 // Decodes what the engines can decode. If they refuse, the pixels' place keeps the poison.
-void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
+void GpuImageDecoder::RunEngines(std::span<const ImageToDecode> images) {
   std::array<JpegEngines::Work, kMaxImages> work;
   size_t count = 0;
   for (const Made& made : std::span(chunk_.made).first(chunk_.count))
@@ -203,7 +136,7 @@ void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
 }
 
 // Decodes image number `number` of the chunk without the engines.
-Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t number, Status& failure) {
+Status GpuImageDecoder::DecodeAgain(const ImageToDecode& image, size_t number, Status& failure) {
   ++decoded_again_;
   const Made& made = chunk_.made[number];
   const EnginePixels& pixels = made.pixels;
@@ -219,12 +152,12 @@ Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t numb
 }
 
 // Queues the copy of what the kernels are to do with images of the chunk.
-Status GpuImageDecoder::Impl::CopyJobs(size_t first, size_t count) {
+Status GpuImageDecoder::CopyJobs(size_t first, size_t count) {
   return stream_->Copy(images_.address() + first * sizeof(DecodedImage), &pages().images[first],
                        count * sizeof(DecodedImage));
 }
 
-DecodeImages GpuImageDecoder::Impl::JobsOf(size_t first, size_t count) const {
+DecodeImages GpuImageDecoder::JobsOf(size_t first, size_t count) const {
   const CUdeviceptr images = images_.address() + first * sizeof(DecodedImage);
   DecodeImages work{};
   work.images = reinterpret_cast<const DecodedImage*>(images);  // NOLINT(performance-no-int-to-ptr)
@@ -238,36 +171,12 @@ DecodeImages GpuImageDecoder::Impl::JobsOf(size_t first, size_t count) const {
   return work;
 }
 
-JpegEngines::Work GpuImageDecoder::Impl::WorkOf(const EncodedImage& image, const Made& made) const {
+JpegEngines::Work GpuImageDecoder::WorkOf(const ImageToDecode& image, const Made& made) const {
   JpegEngines::Work work{image.bytes, {}, made.region};
   work.output.channel[0] =
       reinterpret_cast<unsigned char*>(AddressOf(made.pixels));  // NOLINT(performance-no-int-to-ptr)
   work.output.pitch[0] = made.pixels.pitch;
   return work;
-}
-
-GpuImageDecoder::GpuImageDecoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-GpuImageDecoder::~GpuImageDecoder() = default;
-
-Result<std::unique_ptr<GpuImageDecoder>> GpuImageDecoder::Create(std::shared_ptr<const CudaDevice> device,
-                                                                 const Options& options) {
-  ASSIGN_OR_RETURN(const NvJpeg* const nvjpeg, NvJpeg::Load());
-  return Create(std::move(device), options, *nvjpeg);
-}
-
-Result<std::unique_ptr<GpuImageDecoder>> GpuImageDecoder::Create(std::shared_ptr<const CudaDevice> device,
-                                                                 const Options& options,
-                                                                 const NvJpeg& nvjpeg) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, Impl::Create(std::move(device), options, nvjpeg));
-  return std::unique_ptr<GpuImageDecoder>(new GpuImageDecoder(std::move(impl)));
-}
-
-Status GpuImageDecoder::Decode(std::span<const EncodedImage> images, std::span<Status> failures) {
-  return impl_->Decode(images, failures);
-}
-
-uint64_t GpuImageDecoder::decoded_again() const {
-  return impl_->decoded_again();
 }
 
 }  // namespace pinfeed

@@ -6,24 +6,27 @@
 
 #include <cuda.h>
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 
+#include "client/src/decode/decode_engine.h"
+#include "client/src/decode/decode_stream.h"
+#include "client/src/decode/engine_pixels.h"
+#include "client/src/decode/jpeg_engines.h"
+#include "client/src/gpu/pinned_memory.h"
+#include "common/base/random.h"
 #include "common/base/result.h"
 #include "common/cuda/device.h"
+#include "common/cuda/device_memory.h"
 #include "common/cuda/nvjpeg.h"
-#include "common/wire/image_plan.h"
 
 namespace pinfeed {
-
-// One image to be made.
-struct EncodedImage {
-  std::span<const std::byte> bytes;  // page-locked host memory; unchanged until Decode returns
-  ImagePlan plan{};                  // a copy: what another process may still write is not read here
-  CUdeviceptr out = 0;               // height * width * channels bytes, pixel by pixel (HWC)
-};
 
 // Purpose: decodes images with the GPU's JPEG engines, then crops, resizes and flips them with one kernel.
 // Has another name than the daemon's ImageDecoder, because tests link both. Owns: handles of nvJPEG, a
@@ -37,7 +40,7 @@ struct EncodedImage {
 // outside the outputs, whatever the plans and the streams contain.
 class GpuImageDecoder {
  public:
-  static constexpr size_t kMaxImages = 128;
+  static constexpr size_t kMaxImages = DecodeWorker::kMaxImages;
   static constexpr uint64_t kPixelBytes = uint64_t{80} << 20;
 
   struct Options {
@@ -55,17 +58,58 @@ class GpuImageDecoder {
   GpuImageDecoder(const GpuImageDecoder&) = delete;
   GpuImageDecoder& operator=(const GpuImageDecoder&) = delete;
 
-  // Returns when every output is complete, as seen by the host. failures[i] is OK, or says why image i cannot
-  // be decoded; its output is then zeros. Preconditions: at most kMaxImages images, none of kPixels;
-  // `failures` has as many; no work of the GPU uses the outputs.
-  Status Decode(std::span<const EncodedImage> images, std::span<Status> failures);
+  // As DecodeWorker::Decode. Preconditions: the files are in page-locked memory; no plan is of kPixels; no
+  // work of the GPU uses the outputs.
+  Status Decode(std::span<const ImageToDecode> images, std::span<Status> failures);
   // Images so far that the engines left out or refused, and that were decoded without them.
-  uint64_t decoded_again() const;
+  uint64_t decoded_again() const { return decoded_again_; }
 
  private:
-  class Impl;
-  explicit GpuImageDecoder(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  // What the GPU and the host pass each other, in page-locked memory. Whole pages: registering takes no less.
+  struct alignas(4096) HostPages {
+    DecodedImage images[kMaxImages];
+    uint32_t unwritten[kMaxImages];  // written by the GPU
+  };
+  // One image of a chunk that the kernel makes; pages().images has the rest.
+  struct Made {
+    size_t index = 0;  // in Decode's spans
+    EnginePixels pixels = {};
+    ImageRegion region = {};
+    bool on_engine = false;
+    bool again = false;  // to be decoded without the engines
+  };
+  // The images whose pixels have room at once.
+  struct Chunk {
+    std::array<Made, kMaxImages> made;
+    size_t count = 0;
+    uint64_t used = 0;  // bytes of pixels_
+  };
+
+  GpuImageDecoder(std::shared_ptr<const CudaDevice> device, const Options& options)
+      : device_(std::move(device)), options_(options) {}
+  Status Open(const NvJpeg& api);
+  Result<bool> AddImage(const ImageToDecode& image, size_t index, Status& failure);
+  Status PlanImage(const ImageToDecode& image, Made& made, DecodedImage& job);
+  Status RunChunk(std::span<const ImageToDecode> images, std::span<Status> failures);
+  void RunEngines(std::span<const ImageToDecode> images);
+  Status DecodeAgain(const ImageToDecode& image, size_t made, Status& failure);
+  Status CopyJobs(size_t first, size_t count);
+  DecodeImages JobsOf(size_t first, size_t count) const;
+  CUdeviceptr AddressOf(const EnginePixels& pixels) const { return pixels_.address() + pixels.offset; }
+  JpegEngines::Work WorkOf(const ImageToDecode& image, const Made& made) const;
+  HostPages& pages() const { return *reinterpret_cast<HostPages*>(host_->bytes().data()); }
+
+  const std::shared_ptr<const CudaDevice> device_;
+  const Options options_;
+  // A filler of the engine's memory that 8 bytes of a picture hardly ever are, and that is not 0.
+  const uint64_t poison_ = std::bit_cast<uint64_t>(RandomBytes<std::array<std::byte, 8>>()) | 1;
+  std::optional<JpegEngines> engines_;  // these are there after Open
+  std::unique_ptr<DecodeStream> stream_;
+  std::unique_ptr<const PinnedMemory> host_;  // HostPages
+  DeviceMemory pixels_;                       // as the engines write them
+  DeviceMemory images_;                       // DecodedImage[kMaxImages]
+  Chunk chunk_;
+  uint64_t decoded_again_ = 0;
 };
 
 }  // namespace pinfeed
