@@ -138,18 +138,6 @@ class CpuDecodeEngine::Memory final : public DecodedMemory {
   const Mapping bytes_;
 };
 
-class CpuDecodeEngine::Foreign final : public ForeignMemory {
- public:
-  explicit Foreign(Mapping bytes) : bytes_(std::move(bytes)) {}
-  Status CopyFrom(const std::byte* batch, uint64_t bytes) override {
-    std::memcpy(bytes_.data(), batch, bytes);
-    return OkStatus();
-  }
-
- private:
-  const Mapping bytes_;
-};
-
 Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedImage& image,
                                                                   uint64_t staging_bytes) {
   RETURN_IF_ERROR(CheckMemory(staging_bytes));
@@ -166,10 +154,14 @@ Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOff
       std::make_unique<Memory>(shared_from_this(), offer, offsets, std::move(fd), std::move(mapping)));
 }
 
-Result<std::unique_ptr<ForeignMemory>> CpuDecodeEngine::Import(UniqueFd memory, uint64_t bytes) {
+Result<CopyToForeign> CpuDecodeEngine::Import(UniqueFd memory, uint64_t bytes) {
   RETURN_IF_ERROR(CheckSealedSize(memory.get(), bytes));
   ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(memory.get(), bytes, Access::kReadWrite, false));
-  return std::unique_ptr<ForeignMemory>(std::make_unique<Foreign>(std::move(mapping)));
+  return CopyToForeign(
+      [target = std::make_shared<Mapping>(std::move(mapping))](const std::byte* batch, uint64_t size) {
+        std::memcpy(target->data(), batch, size);
+        return OkStatus();
+      });
 }
 
 void CpuDecodeEngine::HoldDecoders(bool hold) {

@@ -28,7 +28,7 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   Result<std::unique_ptr<DecodedMemory>> MakeMemory(const FeedOffer& offer,
                                                     const std::vector<uint64_t>& offsets, uint64_t bytes,
                                                     bool shared) override;
-  Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) override;
+  Result<CopyToForeign> Import(UniqueFd memory, uint64_t bytes) override;
 
   // Makes decoders wait, and lets them go on. / Likewise the end of what Write queues.
   void HoldDecoders(bool hold) PF_EXCLUDES(mutex_);
@@ -49,7 +49,6 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
  private:
   class Worker;
   class Memory;
-  class Foreign;
   void Count(int change) PF_EXCLUDES(mutex_);
   Status CheckMemory(uint64_t bytes) const PF_EXCLUDES(mutex_);
   Status BeginDecode() PF_EXCLUDES(mutex_);

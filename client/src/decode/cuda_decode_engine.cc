@@ -152,29 +152,6 @@ class CudaDecodedMemory final : public DecodedMemory {
   const BatchWriter writer_;
 };
 
-// Purpose: see ForeignMemory. Owns the mapping, and a share of the stream of the copies.
-class CudaForeignMemory final : public ForeignMemory {
- public:
-  CudaForeignMemory(std::shared_ptr<const CudaDevice> device, DeviceMemory memory,
-                    std::shared_ptr<const UniqueCudaStream> stream)
-      : device_(std::move(device)), memory_(std::move(memory)), stream_(std::move(stream)) {}
-
-  Status CopyFrom(const std::byte* batch, uint64_t bytes) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
-    const std::string what = "copy a decoded batch to another process on GPU " + device_->uuid();
-    const CudaDriver& driver = device_->driver();
-    RETURN_IF_ERROR(CudaStatus(
-        driver.cuMemcpyDtoDAsync(memory_.address(), AddressOf(batch), bytes, stream_->get().native), what));
-    return CudaStatus(driver.cuStreamSynchronize(stream_->get().native), what);
-  }
-
- private:
-  const std::shared_ptr<const CudaDevice> device_;
-  const DeviceMemory memory_;
-  const std::shared_ptr<const UniqueCudaStream> stream_;
-};
-
 // Purpose: see DecodeEngine.
 class CudaDecodeEngine final : public DecodeEngine {
  public:
@@ -203,12 +180,21 @@ class CudaDecodeEngine final : public DecodeEngine {
         device_, std::move(memory), std::move(event), BatchWriter(offer, offsets, std::move(kernel))));
   }
 
-  Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) override {
+  Result<CopyToForeign> Import(UniqueFd memory, uint64_t bytes) override {
     ASSIGN_OR_RETURN(const uint64_t pages, DeviceMemory::WholePages(*device_, bytes));
     ASSIGN_OR_RETURN(DeviceMemory mapped, DeviceMemory::Import(device_, memory.get(), pages, false));
     ASSIGN_OR_RETURN(std::shared_ptr<const UniqueCudaStream> stream, CopyStream());
-    return std::unique_ptr<ForeignMemory>(
-        std::make_unique<CudaForeignMemory>(device_, std::move(mapped), std::move(stream)));
+    const auto target = std::make_shared<const DeviceMemory>(std::move(mapped));
+    return CopyToForeign([device = device_, target, stream](const std::byte* batch, uint64_t size) -> Status {
+      const CudaScope scope(*device);
+      RETURN_IF_ERROR(scope.status());
+      const std::string what = "copy a decoded batch to another process on GPU " + device->uuid();
+      const CUstream native = stream->get().native;
+      const CudaDriver& driver = device->driver();
+      RETURN_IF_ERROR(
+          CudaStatus(driver.cuMemcpyDtoDAsync(target->address(), AddressOf(batch), size, native), what));
+      return CudaStatus(driver.cuStreamSynchronize(native), what);
+    });
   }
 
  private:

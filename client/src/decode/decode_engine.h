@@ -63,13 +63,9 @@ class DecodedMemory {
   virtual Result<UniqueFd> Export() const = 0;
 };
 
-// Purpose: DecodedMemory of another process, which may end at any time. Threads: one at a time.
-class ForeignMemory {
- public:
-  virtual ~ForeignMemory() = default;
-  // Copies a decoded batch into it. Returns once that is complete, as seen by the host.
-  virtual Status CopyFrom(const std::byte* batch, uint64_t bytes) = 0;
-};
+// Copies a decoded batch into DecodedMemory of another process, which may end at any time. Returns once that
+// is complete, as seen by the host. Owns the mapping. Threads: one at a time.
+using CopyToForeign = std::function<Status(const std::byte* batch, uint64_t bytes)>;
 
 // Purpose: makes both for one feed's session. Threads: any.
 class DecodeEngine {
@@ -85,7 +81,7 @@ class DecodeEngine {
                                                             const std::vector<uint64_t>& offsets,
                                                             uint64_t bytes, bool shared) = 0;
   // Maps what another process on this GPU exported, of `bytes` as MakeMemory got them.
-  virtual Result<std::unique_ptr<ForeignMemory>> Import(UniqueFd memory, uint64_t bytes) = 0;
+  virtual Result<CopyToForeign> Import(UniqueFd memory, uint64_t bytes) = 0;
 };
 
 // Opens the engine of GPU `ordinal`. kUnavailable: the build, the process or the GPU has no decoder; the

@@ -154,7 +154,7 @@ Status DecodedReaders::ReceiveRequest(Reader& reader) {
   const DecodeRing::Place place = PlaceOf(request);
   if (reader.asked || (reader.last && place <= *reader.last))
     return Internal("the other process sent a request out of order");
-  std::unique_ptr<ForeignMemory>& memory = reader.memory[request.entry];
+  CopyToForeign& memory = reader.memory[request.entry];
   if (message.fds.size() != (memory == nullptr ? 1 : 0))
     return Internal("the other process sent " + std::to_string(message.fds.size()) + " descriptors");
   if (memory == nullptr) {
@@ -174,7 +174,7 @@ Status DecodedReaders::Answer(Reader& reader) {
   if (batch->samples != request.samples)
     return Internal("the other process sent a request for " + std::to_string(request.samples) +
                     " samples of a batch that has " + std::to_string(batch->samples));
-  const Status copied = reader.memory[request.entry]->CopyFrom(batch->memory, request.bytes);
+  const Status copied = reader.memory[request.entry](batch->memory, request.bytes);
   ring_.Fetched(reader.id, batch->sequence);
   RETURN_IF_ERROR(copied);
   RETURN_IF_ERROR(SendDecodedFrame(reader.socket.get(), PackReply(request, batch->failures), -1));

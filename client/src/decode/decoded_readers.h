@@ -47,7 +47,7 @@ class DecodedReaders {
     UniqueLink socket;
     std::optional<DecodedRequest> asked = std::nullopt;  // not answered yet
     std::optional<DecodeRing::Place> last = std::nullopt;
-    std::array<std::unique_ptr<ForeignMemory>, DecodeRing::kEntries> memory = {};
+    std::array<CopyToForeign, DecodeRing::kEntries> memory = {};
   };
 
   // The next reader on the lifeline; nothing if there is none now.
