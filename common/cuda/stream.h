@@ -20,29 +20,20 @@ struct OnDevice {
   bool operator==(const OnDevice&) const = default;
 };
 
-struct CudaStreamTraits {
-  using Handle = OnDevice<CUstream>;
+// kDestroy fails only if the context is broken. That of a stream does not wait: queued work still runs.
+template <typename Native, CUresult (*CudaDriver::*kDestroy)(Native)>
+struct OnDeviceTraits {
+  using Handle = OnDevice<Native>;
   static constexpr Handle Null() { return {}; }
-  // Does not wait: queued work still runs. Fails only if the context is broken.
-  static void Close(Handle stream) noexcept {
-    const CudaScope scope(*stream.device);
-    (void)stream.device->driver().cuStreamDestroy(stream.native);
-  }
-};
-
-struct CudaEventTraits {
-  using Handle = OnDevice<CUevent>;
-  static constexpr Handle Null() { return {}; }
-  // Fails only if the context is broken.
-  static void Close(Handle event) noexcept {
-    const CudaScope scope(*event.device);
-    (void)event.device->driver().cuEventDestroy(event.native);
+  static void Close(Handle object) noexcept {
+    const CudaScope scope(*object.device);
+    (void)(object.device->driver().*kDestroy)(object.native);
   }
 };
 
 // Both borrow the device, which outlives them.
-using UniqueCudaStream = UniqueHandle<CudaStreamTraits>;
-using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;
+using UniqueCudaStream = UniqueHandle<OnDeviceTraits<CUstream, &CudaDriver::cuStreamDestroy>>;
+using UniqueCudaEvent = UniqueHandle<OnDeviceTraits<CUevent, &CudaDriver::cuEventDestroy>>;
 
 // Create a stream, which does not wait for the default one; a stream whose work goes before that of streams
 // with another priority; an event. `what`: for the error. Precondition: the device's context is current.
