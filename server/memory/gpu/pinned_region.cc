@@ -59,28 +59,8 @@ void AnonymousPagesTraits::Close(Handle pages) noexcept {
   ::munmap(pages.data, pages.bytes);
 }
 
-PinnedBlocks& PinnedBlocks::operator=(PinnedBlocks&& other) noexcept {
-  if (this == &other) return *this;
-  Return();
-  region_ = std::exchange(other.region_, nullptr);
-  blocks_ = std::exchange(other.blocks_, {});
-  lease_ = std::move(other.lease_);
-  return *this;
-}
-
-PinnedBlocks::~PinnedBlocks() {
-  Return();
-}
-
-void PinnedBlocks::Return() noexcept {
-  PinnedRegion* const region = std::exchange(region_, nullptr);
-  if (region == nullptr) return;
-  {
-    const MutexLock lock(region->mutex_);
-    for (const Block& block : blocks_) region->ReturnRangeLocked(block.data, block.bytes);
-  }
-  blocks_.clear();
-  lease_ = BudgetLease();  // after the bytes: what is not charged can be taken
+void PinnedBlockTraits::Close(const Handle& block) noexcept {
+  block.region->ReturnRange(block.data, block.bytes);
 }
 
 PinnedRegion::PinnedRegion(UniquePages pages, const Options& options, BudgetLease lease)
@@ -168,8 +148,8 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
     if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, WholePages(bytes), &total)) total = UINT64_MAX;
     if (total == UINT64_MAX) break;  // Reserve rejects this size
   }
-  ASSIGN_OR_RETURN(BudgetLease lease, account_.Reserve(total, user));
-  PinnedBlocks taken(this, std::move(lease));  // on an error it is returned without the lock
+  PinnedBlocks taken;  // on an error it is returned without the lock
+  ASSIGN_OR_RETURN(taken.lease_, account_.Reserve(total, user));
   const MutexLock lock(mutex_);
   for (const uint64_t bytes : sizes) {
     std::byte* const data = TakeRangeLocked(WholePages(bytes));
@@ -184,7 +164,7 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
           "; close a feed that `pinfeed status` lists, ask for a smaller batch or fewer slots, or give the "
           "daemon more pinned_bytes");
     }
-    taken.blocks_.push_back({data, WholePages(bytes)});
+    taken.blocks_.emplace_back(PinnedBlockTraits::Handle{this, data, WholePages(bytes)});
   }
   return taken;
 }
@@ -201,7 +181,8 @@ std::byte* PinnedRegion::TakeRangeLocked(uint64_t bytes) {
   return nullptr;
 }
 
-void PinnedRegion::ReturnRangeLocked(std::byte* data, uint64_t bytes) {
+void PinnedRegion::ReturnRange(std::byte* data, uint64_t bytes) {
+  const MutexLock lock(mutex_);
   const auto offset = static_cast<uint64_t>(data - data_);
   auto [here, added] = free_.emplace(offset, bytes);
   const auto at_registration_start = [](uint64_t at) { return at % kRegistrationBytes == 0; };

@@ -34,30 +34,28 @@ struct AnonymousPagesTraits {
 };
 using UniquePages = UniqueHandle<AnonymousPagesTraits>;
 
+struct PinnedBlockTraits {
+  struct Handle {
+    PinnedRegion* region = nullptr;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    bool operator==(const Handle&) const = default;
+  };
+  static constexpr Handle Null() { return {}; }
+  static void Close(const Handle& block) noexcept;
+};
+
 // Purpose: the staging memory of one arena: blocks that were taken together. Owns their bytes and returns
 // them on destruction. Move-only. Must not outlive its region.
 class PinnedBlocks {
  public:
-  PinnedBlocks() = default;
-  PinnedBlocks(PinnedBlocks&& other) noexcept { *this = std::move(other); }
-  PinnedBlocks& operator=(PinnedBlocks&& other) noexcept;
-  ~PinnedBlocks();
-
   // Blocks in the order of the requested sizes.
-  std::byte* operator[](size_t block) const { return blocks_[block].data; }
+  std::byte* operator[](size_t block) const { return blocks_[block].get().data; }
 
  private:
   friend class PinnedRegion;
-  struct Block {
-    std::byte* data = nullptr;
-    uint64_t bytes = 0;
-  };
-  PinnedBlocks(PinnedRegion* region, BudgetLease lease) : region_(region), lease_(std::move(lease)) {}
-  void Return() noexcept;
-
-  PinnedRegion* region_ = nullptr;
-  std::vector<Block> blocks_;
-  BudgetLease lease_;  // for all blocks
+  BudgetLease lease_;  // for all blocks; returned after them: what is not charged can be taken
+  std::vector<UniqueHandle<PinnedBlockTraits>> blocks_;
 };
 
 // Purpose: the pinned memory of one NUMA node.
@@ -90,13 +88,13 @@ class PinnedRegion {
   std::map<uid_t, uint64_t> used_by_user() const { return account_.used_by_user(); }
 
  private:
-  friend class PinnedBlocks;
+  friend struct PinnedBlockTraits;
   PinnedRegion(UniquePages pages, const Options& options, BudgetLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
   // Returns null when no free range is long enough.
   std::byte* TakeRangeLocked(uint64_t bytes) PF_REQUIRES(mutex_);
-  void ReturnRangeLocked(std::byte* data, uint64_t bytes) PF_REQUIRES(mutex_);
+  void ReturnRange(std::byte* data, uint64_t bytes) PF_EXCLUDES(mutex_);
 
   std::byte* const data_;  // of pages_
   const uint64_t bytes_;
