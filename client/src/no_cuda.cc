@@ -26,7 +26,7 @@ Result<std::unique_ptr<ResidentSamples>> MapResidentSamples(const FeedOffer& /*o
   return WithoutCuda();
 }
 
-Result<std::unique_ptr<HostPins>> MakeHostPins(int /*ordinal*/, uint32_t /*slot_count*/) {
+Result<std::shared_ptr<const void>> PageLock(int /*ordinal*/, std::byte* /*address*/, uint64_t /*bytes*/) {
   return WithoutCuda();
 }
 

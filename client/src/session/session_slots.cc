@@ -16,21 +16,18 @@ SessionSlots::SessionSlots(const FeedOffer& offer, int ordinal, Mapping arena,
       ordinal_(ordinal),
       arena_(std::move(arena)),
       pinning_(ordinal >= 0 && on_device == nullptr && !offer.read_only),
+      pins_(offer.slot_count),
       on_device_(std::move(on_device)) {}
 
 void SessionSlots::Pin(uint32_t index) {
-  if (!pinning_) return;
-  Status pinned;
-  if (pins_ == nullptr) {
-    Result<std::unique_ptr<HostPins>> pins = MakeHostPins(ordinal_, offer_.slot_count);
-    pinned = pins.status();
-    if (pins.ok()) pins_ = *std::move(pins);
-  }
-  if (pinned.ok()) pinned = pins_->Pin(index, address(index), offer_.layout.slot_stride);
-  if (pinned.ok()) return;
-  pinning_ = false;  // those that are page-locked remain so
-  ClientLog(PF_LOG_WARNING,
-            "batches are not page-locked, so copies to the GPU are slower: " + pinned.message());
+  if (!pinning_ || pins_[index] != nullptr) return;
+  Result<std::shared_ptr<const void>> pin = PageLock(ordinal_, address(index), offer_.layout.slot_stride);
+  pinning_ = pin.ok();  // those that are page-locked remain so
+  if (pinning_)
+    pins_[index] = *std::move(pin);
+  else
+    ClientLog(PF_LOG_WARNING,
+              "batches are not page-locked, so copies to the GPU are slower: " + pin.status().message());
 }
 
 Status SessionSlots::CopyTo(const OutputMemory& outputs, const BatchDescriptor& batch) const {
@@ -106,7 +103,7 @@ Status SessionSlots::GatherRows(const BatchDescriptor& batch, size_t number,
 }
 
 Status SessionSlots::Unmap(SteadyTime deadline) {
-  pins_.reset();
+  std::ranges::fill(pins_, nullptr);
   arena_ = Mapping();
   if (on_device_ == nullptr) return OkStatus();
   Status unmapped = on_device_->Unmap(deadline);

@@ -58,7 +58,7 @@ class SessionSlots {
   // Forgets what belongs to the GPU without giving it back.
   void Abandon() {
     (void)on_device_.release();
-    (void)pins_.release();
+    (void)new std::vector(std::move(pins_));
   }
 
  private:
@@ -70,8 +70,8 @@ class SessionSlots {
   const FeedOffer& offer_;
   const int ordinal_;
   Mapping arena_;
-  bool pinning_;  // slots in host memory are page-locked
-  std::unique_ptr<HostPins> pins_;
+  bool pinning_;                                   // slots in host memory are page-locked
+  std::vector<std::shared_ptr<const void>> pins_;  // of the slots that are
   std::unique_ptr<DeviceSlots> on_device_;
 };
 
