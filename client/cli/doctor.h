@@ -64,7 +64,7 @@ struct ProbedMemory {
   int fd = -1;          // descriptor of the memory (vmm-fd), or of a pipe that holds its handle (cuda-ipc)
   std::string gpu_uuid;
   uint64_t bytes = 0;
-  std::string mark;  // the bytes at the start of the memory, in hexadecimal
+  uint64_t mark = 0;  // at the start of the memory
 };
 // The main function of the second process. Prints errors to stderr and returns the exit status.
 int Probe(const ProbedMemory& probed);

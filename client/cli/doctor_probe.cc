@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -23,22 +24,9 @@ extern char** environ;
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMarkBytes = 16;
 constexpr int kProbeFd = 3;             // number in the other process
 constexpr unsigned kProbeSeconds = 30;  // creating a context takes about one
 constexpr size_t kReasonBytes = 4096;
-
-using Mark = std::array<unsigned char, kMarkBytes>;
-
-std::string Hexadecimal(const Mark& mark) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : mark) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
 
 // Reads the process's output until it ends.
 std::string ReadAll(int fd) {
@@ -125,24 +113,25 @@ Status ReadMark(const ProbedMemory& probed) {
   ASSIGN_OR_RETURN(const DeviceMemory memory, Map(probed.backend, device, probed.fd, probed.bytes));
   const CudaScope scope(*device);
   RETURN_IF_ERROR(scope.status());
-  Mark found{};
-  RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyDtoH(found.data(), memory.address(), found.size()),
+  uint64_t found = 0;
+  RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyDtoH(&found, memory.address(), sizeof found),
                              "read what another process wrote on GPU " + probed.gpu_uuid));
-  if (Hexadecimal(found) == probed.mark) return OkStatus();
-  return Internal("the memory holds " + Hexadecimal(found) + " where the other process wrote " + probed.mark);
+  if (found == probed.mark) return OkStatus();
+  return Internal("the memory holds " + std::to_string(found) + " where the other process wrote " +
+                  std::to_string(probed.mark));
 }
 
 }  // namespace
 
 Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend backend) {
-  const auto mark = RandomBytes<Mark>();
+  const auto mark = std::bit_cast<uint64_t>(RandomBytes<std::array<std::byte, 8>>());
   const bool by_handle = backend == Backend::kCudaIpc;
-  ASSIGN_OR_RETURN(const DeviceMemory memory, by_handle ? DeviceMemory::Allocate(device, mark.size())
-                                                        : DeviceMemory::Create(device, mark.size()));
+  ASSIGN_OR_RETURN(const DeviceMemory memory, by_handle ? DeviceMemory::Allocate(device, sizeof mark)
+                                                        : DeviceMemory::Create(device, sizeof mark));
   {
     const CudaScope scope(*device);
     RETURN_IF_ERROR(scope.status());
-    RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyHtoD(memory.address(), mark.data(), mark.size()),
+    RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyHtoD(memory.address(), &mark, sizeof mark),
                                "write to GPU " + device->uuid()));
   }
   UniqueFd fd;
@@ -155,7 +144,7 @@ Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend
   // The other process has ended, and so has unmapped the memory before it is freed here.
   return RunProbe(
       {"pinfeed", "doctor-probe", "--backend", BackendName(backend), "--fd", std::to_string(kProbeFd),
-       "--gpu", device->uuid(), "--bytes", std::to_string(memory.bytes()), "--mark", Hexadecimal(mark)},
+       "--gpu", device->uuid(), "--bytes", std::to_string(memory.bytes()), "--mark", std::to_string(mark)},
       fd.get());
 }
 
