@@ -123,31 +123,20 @@ Status CopyBench::Copy(Source source, uint64_t count, uint64_t bytes, bool block
 }
 
 Result<double> CopyBench::BytesPerSecond(Source source) {
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
-  double best = 0;
-  const Clock::time_point start = Clock::now();
-  for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
-    const Clock::time_point began = Clock::now();
-    uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, bytes_ / kPiece, kPiece, false, kMaxCopySeconds, &copied));
-    best = std::max(best, static_cast<double>(copied) * kPiece / Since(began));
-    if (Since(start) > kMaxCopySeconds) break;
-  }
-  return best;
+  ASSIGN_OR_RETURN(const CopyFigure figure, Measure(bytes_ / kPiece, kPiece, source, false));
+  return static_cast<double>(bytes_) / figure.seconds;
 }
 
-Result<CopyFigure> CopyBench::Measure(size_t set, Source source, bool blocking) {
+Result<CopyFigure> CopyBench::Measure(uint64_t count, uint64_t bytes, Source source, bool blocking) {
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
-  const TensorSet& tensors = kTensorSets.at(set);
   CopyFigure figure;
   const Clock::time_point start = Clock::now();
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
     uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, tensors.count, tensors.bytes, blocking, kMaxCopySeconds, &copied));
-    const double seconds = Since(began) / copied * tensors.count;
+    RETURN_IF_ERROR(Copy(source, count, bytes, blocking, kMaxCopySeconds, &copied));
+    const double seconds = Since(began) / copied * static_cast<double>(count);
     if (run == 0 || seconds < figure.seconds) {
       figure.seconds = seconds;
       figure.copied = copied;

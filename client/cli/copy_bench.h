@@ -62,10 +62,9 @@ class CopyBench {
   uint64_t buffer_bytes() const { return bytes_; }
   // How fast memory can be pinned, which shows why pinning per batch is slow.
   double pinning_bytes_per_second() const;
-  // For a single copy, and for one in pieces of 16 MB.
+  // For a copy of the whole buffer in pieces of 16 MB.
   Result<double> BytesPerSecond(Source source);
-  // `set`: index into kTensorSets.
-  Result<CopyFigure> Measure(size_t set, Source source, bool blocking);
+  Result<CopyFigure> Measure(uint64_t count, uint64_t bytes, Source source, bool blocking);
   Result<OverlapFigure> Overlap(Source source);
 
  private:

@@ -91,13 +91,13 @@ Status MeasureTable(CopyBench& bench, Json& gpu, const DoctorProgress& progress,
   Json copies = Json::array();
   const double steps = static_cast<double>(kTensorSets.size() * kSources.size() * 2);
   double step = 0;
-  for (size_t set = 0; set < kTensorSets.size(); ++set) {
+  for (const TensorSet& tensors : kTensorSets) {
     for (const Source source : kSources) {
       for (const bool blocking : {true, false}) {
-        const TensorSet& tensors = kTensorSets.at(set);
         progress(from + (to - from) * step++ / steps,
                  std::string("copying ") + tensors.name + ", " + NameOf(source));
-        ASSIGN_OR_RETURN(const CopyFigure figure, bench.Measure(set, source, blocking));
+        ASSIGN_OR_RETURN(const CopyFigure figure,
+                         bench.Measure(tensors.count, tensors.bytes, source, blocking));
         copies.push_back({{"tensors", tensors.name},
                           {"count", tensors.count},
                           {"tensor_bytes", tensors.bytes},
