@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `pinfeed bench`: drains a feed and reports its rate, its hand-off latency and what it was bound on.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <limits>
@@ -14,6 +12,7 @@
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/json_field.h"
+#include "client/cli/progress.h"
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
 #include "pinfeed/pinfeed.hpp"
@@ -24,7 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kBenchClient[] = "pinfeed bench";
-constexpr std::chrono::milliseconds kProgressPause{500};
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMaxSeconds = 1e9;
 constexpr double kMaxStepMs = 1e6;
@@ -44,27 +42,13 @@ uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// A progress line on the terminal. Prints nothing if stderr is not a terminal.
-class Progress {
- public:
-  void Show(const BenchReport& report, Clock::time_point start) {
-    const Clock::time_point now = Clock::now();
-    if (!on_terminal_ || now < next_) return;
-    next_ = now + kProgressPause;
-    const double seconds = std::chrono::duration<double>(now - start).count();
-    std::fprintf(stderr, "\r%s  %s batches  %s samples/s\033[K", Duration(seconds).c_str(),
-                 Count(report.batches()).c_str(),
-                 Count(static_cast<uint64_t>(static_cast<double>(report.samples()) / std::max(seconds, 1e-9)))
-                     .c_str());
-  }
-  void Clear() const {
-    if (on_terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-
- private:
-  const bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
-  Clock::time_point next_ = Clock::now() + kProgressPause;
-};
+void ShowProgress(const BenchReport& report, const BenchOptions& options, double seconds, ProgressBar& bar) {
+  const auto batches = static_cast<double>(report.batches());
+  const double of_batches = options.batches == 0 ? 0 : batches / static_cast<double>(options.batches);
+  const auto rate = static_cast<uint64_t>(static_cast<double>(report.samples()) / std::max(seconds, 1e-9));
+  bar.Show(std::max(seconds / options.seconds, of_batches),
+           Duration(seconds) + "  " + Count(report.batches()) + " batches  " + Count(rate) + " samples/s");
+}
 
 // Returns a batch if one is ready now.
 std::optional<Batch> NextIfReady(Feed& feed, bool* ended) {
@@ -92,7 +76,7 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
   const std::vector<TensorView> outputs = feed.Outputs();
   const Clock::time_point start = Clock::now();
   const auto limit = std::chrono::duration<double>(options.seconds);
-  Progress progress;
+  ProgressBar bar;
   while (Clock::now() - start < limit && (options.batches == 0 || report.batches() < options.batches)) {
     if (WasInterrupted()) break;
     const Clock::time_point asked = Clock::now();
@@ -106,9 +90,10 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
                was_ready ? took_ready : NanosecondsSince(asked), was_ready);
     if (options.step_ms > 0)
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.step_ms));
-    progress.Show(report, start);
+    if (bar.IsDue())
+      ShowProgress(report, options, std::chrono::duration<double>(Clock::now() - start).count(), bar);
   }
-  progress.Clear();
+  bar.Clear();
   report.SetElapsed(NanosecondsSince(start));
 }
 

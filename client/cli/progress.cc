@@ -17,9 +17,8 @@ constexpr double kWidth = 30;
 ProgressBar::ProgressBar() : on_terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 void ProgressBar::Show(double share, const std::string& text) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!on_terminal_ || now < next_) return;
-  next_ = now + kPause;
+  if (!IsDue()) return;
+  next_ = std::chrono::steady_clock::now() + kPause;
   const auto filled = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kWidth);
   std::string bar(filled, '#');
   bar.resize(static_cast<size_t>(kWidth), '.');

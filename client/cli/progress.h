@@ -12,7 +12,9 @@ namespace pinfeed {
 class ProgressBar {
  public:
   ProgressBar();
-  // `share` is from 0 to 1. Cheap: redraws only a few times a second.
+  // Whether Show would draw: it does a few times a second only.
+  bool IsDue() const { return on_terminal_ && std::chrono::steady_clock::now() >= next_; }
+  // `share` is from 0 to 1.
   void Show(double share, const std::string& text);
   void Clear() const;
 
