@@ -322,7 +322,12 @@ class Large(Hundreds):
         return {**super().state_dict(), "buffer": b"\x00\x00\x01\x00" * (1 << 20)}  # which looks like the lengths of messages
 
 
-@pytest.mark.parametrize("where", [(worker_pool.WorkerPool, "_receive_start"), (multiprocessing.connection.Connection, "_recv")], ids=lambda where: where[1])
+@pytest.mark.parametrize(
+    "where",
+    [(worker_pool.WorkerPool, "_receive_start"), (multiprocessing.connection.Connection, "_recv"), (worker_pool.WorkerPool, "begin_epoch"),
+     (worker_iterator.WorkerIterator, "_append"), (worker_iterator, "open_produced")],
+    ids=lambda where: where[1],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", [Hundreds, Large])
 def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they_were(monkeypatch, kind, where):
     loader = pinfeed.DataLoader(kind(), num_workers=2, persistent_workers=True)

@@ -337,11 +337,16 @@ class Connection:
         return False
 
     def _end(self) -> None:
-        with self._invite_lock:
-            handle, self._handle = self._handle, None
+        handle = self._handle
         if handle is None:
             return
-        self._close_handle(handle)
+        try:
+            with self._invite_lock:
+                self._handle = None
+            self._close_handle(handle)
+        except BaseException:  # a signal handler's: the next call closes it
+            self._handle = handle
+            raise
         self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:

@@ -291,7 +291,7 @@ class Stream(Connection):
     def _close_handle(self, handle: abi.FeedHandle) -> None:
         """Releases the batch that the trainer does not have: if held, it would keep the session's memory until the process ends."""
         try:
-            if "_taken" in self.__dict__:  # otherwise the constructor failed early
+            if "_spec" in self.__dict__:  # otherwise the constructor failed early
                 self._release_undelivered(closing=True)
         finally:
             super()._close_handle(handle)

@@ -250,6 +250,7 @@ class DataLoader(Generic[_Batch]):
         self._structure = ""
         self._epochs = 0
         self._latest: object = None  # stands for the epoch that began last
+        self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
@@ -341,14 +342,16 @@ class DataLoader(Generic[_Batch]):
                 if stream is not None:
                     stream.supersede()
         iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
-        if self._share is not None:
-            try:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
+        try:
+            if self._share is not None:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
                 self._check_gpu()
-            except BaseException:
-                iterator.close()
-                raise
-        self._running = weakref.ref(iterator)
-        self._left = None
+            self._running = weakref.ref(iterator)
+            self.__dict__["_left"] = self.__dict__["_kept_starts"] = None  # no call: behind it, no signal handler can raise here
+        except BaseException:  # a traceback may keep the iterator
+            iterator.close()
+            if self._pool is not None:  # its workers have begun the epoch
+                self._pool.stop()
+            raise
         return iterator
 
     def _check_gpu(self) -> None:
@@ -360,8 +363,10 @@ class DataLoader(Generic[_Batch]):
         state, lanes = self._loaded, None
         order = self._order()
         order.restored = self._samplers_restored and self._drawn is not None and not self._drawn.batches and not self._drawn.all
-        if state is not None and self._lane_options is not None and self._pool is not None:
-            self._pool.stop()  # its workers stand elsewhere
+        if state is not None and self._lane_options is not None:  # its workers stand elsewhere
+            self._kept_starts = None
+            if self._pool is not None:
+                self._pool.stop()
         self._left = "iter() begins an epoch: take the state once it has returned"  # for signal handlers: generators are drawn, and workers told
         self._starts()  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
@@ -393,9 +398,11 @@ class DataLoader(Generic[_Batch]):
             running.close()  # a signal handler may have interrupted that
         if self._pool is not None and self._pool.stopped:
             self._pool, self._repeat = None, 0  # others need a seed of their own
-        if self._pool is None or self._lane_options is None:
-            return None
-        return self._pool.starts(self.timeout)
+        if self._pool is not None and self._lane_options is not None:
+            starts = self._pool.starts(self.timeout)
+            self._kept_starts = starts if all(starts) else None
+            return starts
+        return self._kept_starts
 
     def _lanes_of(self, state: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Returns what a state between two epochs has of lanes that this loader's workers continue."""
@@ -426,7 +433,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_running": _nothing, "_streams": ()}
+        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 
@@ -446,11 +453,11 @@ class DataLoader(Generic[_Batch]):
         if running is not None and (running._inside or not running.over):  # within `close` the workers are still the iterator's
             return running.state_dict()
         # For signal handlers, which would take the workers' answers.
-        self._left = "state_dict() waits for the workers: take the state once it has returned"
         try:
+            self._left = "state_dict() waits for the workers: take the state once it has returned"
             starts, lanes = self._starts(), None
         finally:
-            self._left = None
+            self.__dict__["_left"] = None  # no call
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:

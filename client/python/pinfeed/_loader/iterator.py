@@ -70,7 +70,7 @@ class LoaderIterator(Iterator[Any]):
         """Ends the epoch early, for the loader's next iterator."""
         if not self.over:
             self.superseded = True
-            self.close()
+        self.close()  # also if a signal handler has interrupted that
 
     def _leave(self) -> None:
         """Ends the iterator. Leaves the position with the loader, unless the epoch is complete or another one was begun."""
@@ -258,7 +258,7 @@ class SingleIterator(LoaderIterator):
     def state_dict(self) -> Dict[str, Any]:
         if self._unread is not None:
             return self._epoch.state(self._yielded, self._unread)
-        if self._stream is not None and self._pending and self._inside:  # by a signal handler, or another thread
+        if self._stream is not None and self._pending and self._in_next:  # by a signal handler, or another thread
             raise Error(Code.FAILED_PRECONDITION, "next() has read samples that nobody has got yet: take the state once it has returned")
         stream = None if self._stream is None else self._stream.state()
         return self._epoch.state(self._yielded - (self._stream is None and self._pending is not None), None if stream is None else saved_stream(stream))
