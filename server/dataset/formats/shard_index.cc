@@ -25,7 +25,7 @@ namespace pinfeed {
 namespace {
 
 // Most of the time is waiting for a disk.
-constexpr size_t kMaxThreads = 16;
+constexpr size_t kIndexThreads = 16;
 constexpr std::chrono::seconds kReportEvery(5);
 
 struct MemberName {
@@ -161,7 +161,7 @@ Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vec
   };
   std::vector<std::thread> threads;
   try {
-    while (threads.size() + 1 < std::min(kMaxThreads, names.size()))
+    while (threads.size() + 1 < std::min(kIndexThreads, names.size()))
       threads.push_back(StartThread("scan", [&] { work([] {}); }));
   } catch (const std::system_error&) {  // those that run do all of it
   }

@@ -16,16 +16,16 @@ struct HeaderField {
   size_t offset;
   size_t bytes;
 };
-constexpr HeaderField kName{0, 100};
-constexpr HeaderField kSize{124, 12};
-constexpr HeaderField kChecksum{148, 8};
-constexpr size_t kType = 156;
-constexpr HeaderField kMagic{257, 6};
-constexpr HeaderField kPrefix{345, 155};
+constexpr HeaderField kNameField{0, 100};
+constexpr HeaderField kSizeField{124, 12};
+constexpr HeaderField kChecksumField{148, 8};
+constexpr size_t kTypeOffset = 156;
+constexpr HeaderField kMagicField{257, 6};
+constexpr HeaderField kPrefixField{345, 155};
 // Behind the mark of the end. Programs fill up to records of 10 KiB, or of what the user says.
 constexpr uint64_t kMaxPaddingBytes = uint64_t{64} << 20;
 
-std::string_view Text(std::span<const std::byte> block, HeaderField field) {
+std::string_view FieldText(std::span<const std::byte> block, HeaderField field) {
   return {reinterpret_cast<const char*>(block.data()) + field.offset, field.bytes};
 }
 std::string_view UntilNul(std::string_view text) {
@@ -51,11 +51,11 @@ std::optional<uint64_t> FieldNumber(std::string_view field) {
 
 // The sum of the header's bytes, those of the sum itself as blanks. Old programs added signed bytes.
 bool HasChecksum(std::span<const std::byte> block) {
-  const std::optional<uint64_t> stored = FieldNumber(Text(block, kChecksum));
+  const std::optional<uint64_t> stored = FieldNumber(FieldText(block, kChecksumField));
   int64_t of_unsigned = 0;
   int64_t of_signed = 0;
   for (size_t i = 0; i < block.size(); ++i) {
-    const bool is_sum = i >= kChecksum.offset && i < kChecksum.offset + kChecksum.bytes;
+    const bool is_sum = i >= kChecksumField.offset && i < kChecksumField.offset + kChecksumField.bytes;
     const auto byte = is_sum ? uint8_t{' '} : static_cast<uint8_t>(block[i]);
     of_unsigned += byte;
     of_signed += static_cast<int8_t>(byte);
@@ -80,11 +80,11 @@ Result<std::optional<TarMember>> TarReader::Next() {
       return std::optional<TarMember>();
     }
     if (!HasChecksum(block)) return Damaged("the checksum of a header is wrong");
-    std::optional<uint64_t> size = FieldNumber(Text(block, kSize));
-    const char type = static_cast<char>(block[kType]);
-    const std::string_view magic = Text(block, kMagic);
-    std::string name(UntilNul(Text(block, kName)));
-    if (const std::string_view prefix = UntilNul(Text(block, kPrefix));
+    std::optional<uint64_t> size = FieldNumber(FieldText(block, kSizeField));
+    const char type = static_cast<char>(block[kTypeOffset]);
+    const std::string_view magic = FieldText(block, kMagicField);
+    std::string name(UntilNul(FieldText(block, kNameField)));
+    if (const std::string_view prefix = UntilNul(FieldText(block, kPrefixField));
         magic == std::string_view("ustar\0", 6) && !prefix.empty())
       name = std::string(prefix) + "/" + name;
     next_ += kBlockBytes;
