@@ -18,6 +18,8 @@ inline constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".j
 inline constexpr std::array<std::string_view, 6> kUnsupportedImageExtensions = {".ppm", ".bmp",  ".pgm",
                                                                                 ".tif", ".tiff", ".webp"};
 
+inline constexpr std::array<std::string_view, 1> kShardExtensions = {".tar"};
+
 // Whether the name ends in one of the extensions, ignoring case.
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions);
 // Whether the name has an image's extension, supported or not.

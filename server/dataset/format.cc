@@ -28,7 +28,7 @@ Result<DatasetContents> ListContents(const Location& location) {
       contents.npy_file = entry.name;
     } else if (entry.name.ends_with(".bin")) {
       contents.bin_file = entry.name;
-    } else if (entry.name.ends_with(".tar")) {
+    } else if (HasExtension(entry.name, kShardExtensions)) {
       contents.tar_file = entry.name;
     } else if (IsNamedAsImage(entry.name)) {
       contents.image = entry.name;

@@ -30,8 +30,6 @@ class FileRange final : public RandomAccessFile {
     }
     return version;
   }
-  int64_t changed_ns() const override { return file_->changed_ns(); }
-  bool HasSameContents() const override { return file_->HasSameContents(); }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     PF_CHECK(offset <= size() && out.size() <= size() - offset, "a read lies within the range");
     return file_->ReadAt(offset_ + offset, out);

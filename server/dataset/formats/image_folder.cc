@@ -88,7 +88,8 @@ class ImageFolderDatasetFormat final : public DatasetFormat {
                                        const ParameterMap& /*options*/) const override {
     if (!contents.folder.empty()) return "folders (such as " + QuotePath(contents.folder) + ")";
     // Open refuses images without class folders and says why.
-    if (contents.image.empty() || !contents.npy_file.empty() || !contents.metadata.empty())
+    if (contents.image.empty() || !contents.npy_file.empty() || !contents.tar_file.empty() ||
+        !contents.metadata.empty())
       return std::nullopt;
     return "images (such as " + QuotePath(contents.image) + ")";
   }

@@ -26,7 +26,6 @@ namespace {
 // The maximum number of .npy files in a directory; each stays open. More files are probably one per sample,
 // which this format does not support.
 constexpr size_t kMaxNpyFields = 256;
-constexpr size_t kMaxSampleDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 static_assert(std::endian::native == std::endian::little,
               "samples keep the byte order of little-endian files");

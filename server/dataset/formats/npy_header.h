@@ -17,6 +17,8 @@ namespace pinfeed {
 inline constexpr uint64_t kMaxNpyHeaderBytes = uint64_t{1}
                                                << 20;  // of the dictionary; numpy's own default is 10,000
 inline constexpr size_t kMaxNpyRank = 64;              // the limit of numpy 2
+inline constexpr size_t kMaxSampleDims =
+    15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 struct NpyHeader {
   DType dtype = DType::kUnspecified;

@@ -79,7 +79,9 @@ Result<std::optional<TarMember>> TarReader::Next() {
       RETURN_IF_ERROR(CheckNothingFollows());
       return std::optional<TarMember>();
     }
-    if (!HasChecksum(block)) return Damaged("the checksum of a header is wrong");
+    if (!HasChecksum(block))
+      return Damaged("the checksum of a header is wrong" +
+                     std::string(header_ == 0 ? "; is it a tar archive, and not compressed?" : ""));
     std::optional<uint64_t> size = FieldNumber(FieldText(block, kSizeField));
     const char type = static_cast<char>(block[kTypeOffset]);
     const std::string_view magic = FieldText(block, kMagicField);
@@ -90,11 +92,11 @@ Result<std::optional<TarMember>> TarReader::Next() {
     next_ += kBlockBytes;
     if (type == 'x' || type == 'g' || type == 'L' || type == 'K') {
       if (!size) return Damaged("a header has no valid size");
-      ASSIGN_OR_RETURN(const std::string text,
-                       ReadText(*size, type == 'x' || type == 'g' ? kMaxPaxBytes : kMaxNameBytes + 1));
+      const bool is_pax = type == 'x' || type == 'g';
+      ASSIGN_OR_RETURN(const std::string text, ReadText(*size, is_pax ? kMaxPaxBytes : kMaxNameBytes + 1));
       if (type == 'L') extended.name = std::string(UntilNul(text));
       Extended of_all;
-      if (type == 'x' || type == 'g') RETURN_IF_ERROR(ReadPax(text, type == 'x' ? extended : of_all));
+      if (is_pax) RETURN_IF_ERROR(ReadPax(text, type == 'x' ? extended : of_all));
       if (of_all.name || of_all.size) return Refused("a global header gives all files one name or size");
       continue;
     }
@@ -103,7 +105,7 @@ Result<std::optional<TarMember>> TarReader::Next() {
     extended = {};
     const bool is_directory = type == '5' || ((type == '0' || type == '\0') && name.ends_with('/'));
     if (is_directory) {
-      RETURN_IF_ERROR(Skip(size.value_or(0)));
+      if (type != '5') RETURN_IF_ERROR(Skip(size.value_or(0)));  // POSIX: no data follow a directory
       continue;
     }
     if (type == '1' || type == '2')

@@ -5,6 +5,7 @@
 // the bytes of other files, by extension. Samples come in the order of the shards' names, and within a shard
 // as they lie.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -25,10 +26,11 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::string_view kTarExtension = ".tar";
+// Errors: passing over such a shard would shift every later sample.
+constexpr std::array<std::string_view, 6> kCompressed = {".tar.gz",  ".tgz",     ".tar.zst",
+                                                         ".tar.bz2", ".tar.lz4", ".tar.xz"};
 constexpr size_t kMaxShards = size_t{1} << 16;
 constexpr uint64_t kMaxLabelBytes = 64;
-constexpr size_t kMaxArrayDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 std::string BaseName(const Location& base, const ShardIndex& shard) {
   return shard.name.empty() ? base.path().substr(base.path().rfind('/') + 1) : shard.name;
@@ -91,15 +93,14 @@ class WebDataset final : public Dataset {
     Prefetched sum;
     if (field == columns_.size()) return sum;
     for (uint64_t i = 0; i < count; ++i) {
-      const auto file = Open(Find(id + i), field);
-      if (file.ok()) sum.Add((*file)->Prefetch(0, (*file)->size()));  // a read says why not
+      const auto file = Open(Find(id + i), field);  // a read says why not
+      if (file.ok()) sum.Add((*file)->Prefetch(0, std::min((*file)->size(), kMaxImageFileBytes)));
     }
     return sum;
   }
 
-  // In a large directory, the stamp does not cover the shards.
+  // In a directory of many entries, the stamp does not cover the shards.
   bool IsCurrent() const override {
-    if (shards_.size() <= Location::kMaxStamped) return true;
     return std::ranges::all_of(shards_, [this](const ShardIndex& shard) { return OpenShard(shard).ok(); });
   }
 
@@ -281,12 +282,14 @@ class FieldChooser {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_.OpenFile(shards_.front().name));
     if (part.size > file->size() || part.offset > file->size() - part.size)
       return DataLoss("read " + QuotePath(file->path()) + ": it changed while it was indexed");
-    ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(FileRange(std::move(file), part.offset, part.size)));
+    Result<NpyHeader> read = ReadNpyHeader(FileRange(std::move(file), part.offset, part.size));
+    if (!read.ok()) return read.status().WithContext("sample " + QuotePath(shards_.front().keys[0]));
+    NpyHeader header = *std::move(read);
     if (header.big_endian || header.fortran_order)
       return InvalidArgument(
           "its arrays are big-endian or in Fortran order; store numpy.ascontiguousarray of them");
-    if (header.shape.size() > kMaxArrayDims)
-      return InvalidArgument("its arrays have more than " + std::to_string(kMaxArrayDims) + " dimensions");
+    if (header.shape.size() > kMaxSampleDims)
+      return InvalidArgument("its arrays have more than " + std::to_string(kMaxSampleDims) + " dimensions");
     return header;
   }
 
@@ -309,8 +312,10 @@ std::string FingerprintOf(const DatasetInfo& info, const std::vector<ShardIndex>
 Result<std::vector<std::string>> ShardNames(const Location& base) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (!entry.name.ends_with(kTarExtension) || entry.kind == EntryKind::kDirectory) return OkStatus();
     const std::string path = QuotePath(base.FullPath(entry.name));
+    if (HasExtension(entry.name, kCompressed))
+      return InvalidArgument("shard " + path + " is compressed; uncompress it, or move it away");
+    if (!HasExtension(entry.name, kShardExtensions) || entry.kind == EntryKind::kDirectory) return OkStatus();
     if (entry.kind == EntryKind::kDangling)
       return NotFound("shard " + path + " is a dangling symbolic link; repair or remove it");
     if (entry.kind != EntryKind::kFile)
@@ -335,7 +340,7 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
   std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.is_directory)
-      return contents.path.ends_with(kTarExtension) ? std::optional("a tar archive") : std::nullopt;
+      return HasExtension(contents.path, kShardExtensions) ? std::optional("a tar archive") : std::nullopt;
     if (contents.tar_file.empty()) return std::nullopt;
     return "tar archives (such as " + QuotePath(contents.tar_file) + ")";
   }

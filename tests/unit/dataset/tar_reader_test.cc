@@ -46,6 +46,9 @@ TEST(TarReaderTest, FilesComeWithTheirPlaces) {
               ElementsAre("a/1.txt 512 3", "b.bin 2048 1025", "empty 4096 0"));
   EXPECT_THAT(Members(bytes + TarEnd() + std::string(100'000, '\0')).value(), testing::SizeIs(3));
   EXPECT_THAT(Members(TarEnd()).value(), IsEmpty());
+  // No data follow the header of a directory, whatever size it has.
+  const std::string sized = Changed(TarMemberBytes("a/", "", '5'), 124, "00000002000");
+  EXPECT_THAT(Members(sized + TarMemberBytes("1", "a") + TarEnd()).value(), ElementsAre("1 1024 1"));
 }
 
 TEST(TarReaderTest, LongNamesComeInEachOfTheirForms) {

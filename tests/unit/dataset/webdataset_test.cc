@@ -172,6 +172,25 @@ TEST_F(WebdatasetTest, WhatNoSampleMayHaveIsRefusedByName) {
   EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument, HasSubstr("more than 256 extensions")));
 }
 
+TEST_F(WebdatasetTest, ShardsThatAreNotReadAreRefusedByName) {
+  Shard("a.tar", {{"1.jpg", "one"}});
+  dir_.Write("set/preview.png", "no sample");
+  EXPECT_OK(Open());
+  dir_.Write("set/b.tar.gz", "");
+  EXPECT_THAT(Open(),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("b.tar.gz"), HasSubstr("uncompress"))));
+  fs::remove(dir_ / "set/b.tar.gz");
+  for (const bool symbolic : {true, false}) {
+    symbolic ? fs::create_symlink("a.tar", dir_ / "set/b.tar")
+             : fs::create_hard_link(dir_ / "set/a.tar", dir_ / "set/b.tar");
+    EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument, HasSubstr("'a.tar' and 'b.tar' are the same file")));
+    fs::remove(dir_ / "set/b.tar");
+  }
+  Shard("B.TAR", {{"2.jpg", "two"}});
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  EXPECT_EQ(dataset->info().samples, 2U);
+}
+
 TEST_F(WebdatasetTest, TheErrorOfTheFirstShardIsTold) {
   for (int i = 10; i < 40; ++i) Shard(std::to_string(i) + ".tar", {{"1.jpg", "one"}});
   dir_.Write("set/20.tar", "");

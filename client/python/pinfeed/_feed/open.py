@@ -120,8 +120,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       sample_ids: adds the tensor ``sample_id`` (int64): the index of each sample in the dataset, also of bad
         samples.
       sample_path: adds the field ``sample_path``, a `Ragged` of bytes: the path of each sample's file, relative to the
-        dataset's folder. ``batch.sample_path.decode()`` returns a list of str. For image_folder, and manifests with
-        images.
+        dataset's folder. ``batch.sample_path.decode()`` returns a list of str. For image_folder, manifests with
+        images, and tar shards, where it is the shard's name and the sample's.
       valid: adds the tensor ``valid`` (bool): False for samples that are zeros because they are bad.
       fields: names of the fields to read, in the order wanted. None: all. Columns of a table that cannot be fields,
         such as one of numbers with missing values, are left out with a `ColumnsLeftOutWarning`.
@@ -321,7 +321,7 @@ def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
     try:
         warnings.warn(
             f"of {describe(spec)}, {len(columns)} column{'s are' if len(columns) > 1 else ' is'} not in the batches: {shown}. "
-            "Mend the table, or name the columns to read in fields=[...], which also ends this warning",
+            "Mend the data, or name the fields to read in fields=[...], which also ends this warning",
             ColumnsLeftOutWarning,
             stacklevel=4,
         )
