@@ -415,6 +415,26 @@ class TellsANumber(TellsWhatItWasGiven):
         self.loaded = state - 1000
 
 
+class MakesItsPlaceInIter(torch.utils.data.IterableDataset):
+    """Cannot be given a state before that."""
+
+    def __iter__(self):
+        self.place = {"at": 0}
+        return self
+
+    def __next__(self):
+        if self.place["at"] == 6:
+            raise StopIteration
+        self.place["at"] += 1
+        return self.place["at"] - 1
+
+    def state_dict(self):
+        return dict(self.place)
+
+    def load_state_dict(self, state):
+        self.place.update(state)
+
+
 class TellsOfItsFile(BeginsAnew):
     """Its state is that of a file, which is opened for the iterator."""
 
@@ -523,6 +543,17 @@ class OpensASourceOfLabels(OpensItsSource):
 
     def __next__(self):
         return super().__next__() % 2
+
+
+@PLACES
+@pytest.mark.parametrize("taken", [1, 4])
+def test_a_dataset_that_makes_its_place_in_iter_gets_its_state_behind_that(options, taken):
+    loader, resumed = (pinfeed.DataLoader(MakesItsPlaceInIter(), 1, **options) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    assert [values(resumed), values(resumed)] == [values(iterator), values(loader)]
 
 
 OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensForTheFirstSample, FillsABuffer, OpensItsSource, HasALargeState, OpensASourceOfLabels]

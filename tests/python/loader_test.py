@@ -2,11 +2,13 @@
 """`pinfeed.DataLoader` without workers: its arguments and batches beside torch's, and the parts that need no daemon."""
 
 import collections
+import multiprocessing.context
 import os
 import pathlib
 import pickle
 import random
 import re
+import threading
 
 import numpy
 import pytest
@@ -127,6 +129,14 @@ def test_what_torch_refuses_is_refused_in_its_words(arguments):
     with pytest.raises(theirs.type) as ours:
         pinfeed.DataLoader(Numbers(4), **arguments)
     assert str(ours.value).split()[:2] == str(theirs.value).split()[:2]
+
+
+def test_threads_as_workers_are_refused_with_advice():
+    class Threads(multiprocessing.context.BaseContext):  # as MONAI's ThreadDataLoader has them
+        Process = threading.Thread
+
+    with pytest.raises(TypeError, match="Process of Threads is no process.*num_workers=0, or a context of"):
+        pinfeed.DataLoader(Numbers(4), num_workers=2, multiprocessing_context=Threads())
 
 
 @pytest.mark.parametrize("name, value", [("shuffle", True), ("sampler", [0]), ("batch_sampler", [[0]])])

@@ -143,6 +143,18 @@ def test_custom_collation_and_whole_batches():
     assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
 
 
+def test_with_max_batch_bytes_all_workers_begin_at_once():
+    met, first = multiprocessing.get_context("fork").Barrier(2), []
+
+    def wait(index):
+        if not first:
+            first.append(met.wait(30))
+        return index
+
+    batches = pinfeed.DataLoader(Numbers(8, wait), 1, num_workers=2, max_batch_bytes=1 << 16, multiprocessing_context="fork")
+    assert [batch.item() for batch in batches] == list(range(8))
+
+
 def test_a_small_max_batch_bytes_is_an_error_with_advice():
     for workers in ({"num_workers": 1}, {"num_workers": 1, "seeding": "worker"}):
         iterator = iter(pinfeed.DataLoader([torch.ones(2000)] * 4, max_batch_bytes=1, **workers))

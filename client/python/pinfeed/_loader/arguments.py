@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
+import multiprocessing.process
 import os
 import warnings
 from typing import Any
@@ -77,6 +78,12 @@ def context_of(context: Any, workers: int) -> Any:
         raise TypeError(
             "multiprocessing_context option should be a valid context object or a string specifying the start method, but got "
             f"multiprocessing_context={context}"
+        )
+    process = getattr(context, "Process", None)
+    if not (isinstance(process, type) and issubclass(process, multiprocessing.process.BaseProcess)):
+        raise TypeError(
+            f"multiprocessing_context: the Process of {type(context).__name__} is no process of multiprocessing, such as a thread. Workers here are processes: "
+            "give num_workers=0, or a context of multiprocessing.get_context()"
         )
     return context
 

@@ -104,7 +104,8 @@ class FirstBatch:
                 told = time.monotonic()
                 pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._asked)
                 logger.warning(
-                    "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where",
+                    "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where. One worker "
+                    "makes it alone: if it waits for the others, give max_batch_bytes=",
                     told - begun, number, pids
                 )  # fmt: skip
 

@@ -314,10 +314,16 @@ class IterableFetcher:
         if of_any and self.ended:
             self._at_end = of_dataset, of_iterator if whose == "both" else None
         generators, fresh = (global_states(), told(dataset)) if whose == "own" else (None, None)
-        self._given = _load(dataset, of_dataset) if of_any else None  # until the dataset has gone on from it
+        self._given: Any = None  # until the dataset has gone on from it
+        try:
+            self._given = _load(dataset, of_dataset) if of_any else None
+        except Exception:
+            if whose != "own" or self.ended:
+                raise
+            of_any = False  # it may need what `iter` makes, behind which torchdata's loader loads it
         before = told(dataset) if whose == "own" else None
         self._iterate(dataset if self._at_end is None else ())
-        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and self._needs_again(of_iterator, fresh, before, generators))):
+        if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and (not of_any or self._needs_again(of_iterator, fresh, before, generators)))):
             self._iterator.load_state_dict(copy.deepcopy(of_iterator))
 
     def _needs_again(self, state: Any, fresh: Any, before: Any, generators: Any) -> bool:
