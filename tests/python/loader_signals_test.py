@@ -341,6 +341,34 @@ def test_workers_whose_states_an_interrupt_may_have_cost_are_replaced_where_they
             iter(loader)
 
 
+def test_an_iter_that_fails_behind_an_epoch_left_early_does_not_begin_anew_without_a_word(monkeypatch):
+    loader = pinfeed.DataLoader(Hundreds(), num_workers=2, persistent_workers=True)
+    assert sorted(batch.item() for batch in loader) == sorted(2 * list(range(4)))
+    iterator = iter(loader)
+    seen = [next(iterator).item() for _ in range(3)]
+    iterator.close()
+    once(raising(pinfeed.ResourceExhaustedError(pinfeed.Code.RESOURCE_EXHAUSTED, "no room")), worker_iterator, "open_produced", monkeypatch)
+    with pytest.raises(pinfeed.ResourceExhaustedError):
+        iter(loader)
+    for _ in range(2):  # it is told until a state is loaded
+        with pytest.raises(pinfeed.Error, match=r"load_state_dict\(state_dict\(\)\) continues that epoch"):
+            iter(loader)
+    loader.load_state_dict(loader.state_dict())
+    assert sorted([*seen, *(batch.item() for batch in loader)]) == sorted(2 * [100 + number for number in range(4)])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what __del__ raises
+@pytest.mark.parametrize("where", [(produced_feed.ProducedFeed, "close"), (supervisor.Supervisor, "stop")], ids=lambda where: where[1])
+def test_an_interrupt_while_a_dropped_iterator_closes_leaves_no_worker(monkeypatch, where):
+    iterator = iter(pinfeed.DataLoader(Numbers(40), 4, num_workers=2))
+    next(iterator)
+    workers = iterator._pool.processes
+    once(raising(KeyboardInterrupt), *where, monkeypatch)
+    del iterator
+    gc.collect()
+    assert [worker.is_alive() for worker in workers] == [False, False]
+
+
 def test_a_message_that_an_interrupt_has_cut_is_not_read_on(monkeypatch):
     loader = pinfeed.DataLoader(Large(), num_workers=2, persistent_workers=True)
     for epoch in range(2):

@@ -87,8 +87,12 @@ class Connection:
         # The feed's position for other threads, set while a thread that holds the lock waits for a batch.
         self._snapshot: Any = None
         self._delivered = False  # at least one batch was delivered
-        _connections[:] = [reference for reference in _connections if reference() is not None] + [weakref.ref(self)]
-        self._attach(opened)
+        try:
+            _connections[:] = [reference for reference in _connections if reference() is not None] + [weakref.ref(self)]
+            self._attach(opened)
+        except BaseException:  # a traceback may keep the feed
+            self._end()
+            raise
 
     def _attach(self, opened: Opened) -> None:
         """Adopts an opened feed, the first or one reopened for another rank."""
@@ -345,7 +349,7 @@ class Connection:
                 self._handle = None
             self._close_handle(handle)
         except BaseException:  # a signal handler's: the next call closes it
-            self._handle = handle
+            self._handle = None if handle.value is None else handle
             raise
         self._library.drain_log()
 

@@ -307,9 +307,14 @@ def open_spec(
         spec_of_rank = {**spec, "rank": place.rank, "world_size": place.world_size}
         options.spec_json = json.dumps(spec_of_rank).encode("utf-8")
         options.cursor_json = None if cursor is None else cursor.encode("utf-8")
-        handle = _open_handle(library, options, spec_of_rank, address, common, device)
-        used = os.fsdecode(options.address)
-        return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
+        handle = abi.FeedHandle(library)
+        try:
+            _open_handle(handle, library, options, spec_of_rank, address, common, device)
+            used = os.fsdecode(options.address)
+            return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
+        except BaseException:  # a traceback may keep the handle
+            handle.close()
+            raise
 
     return opened(place, cursor, resumed)
 
@@ -331,10 +336,9 @@ def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
 
 
 def _open_handle(
-    library: abi.Library, options: abi.OpenOptions, spec: Spec, address: Any, common: Optional[daemon.Common], device: Any
-) -> abi.FeedHandle:
+    handle: abi.FeedHandle, library: abi.Library, options: abi.OpenOptions, spec: Spec, address: Any, common: Optional[daemon.Common], device: Any
+) -> None:
     """Calls pf_open, with a private daemon if the system's does not serve this user."""
-    handle = abi.FeedHandle(library)
     result = library.pf_open(options, handle)
     if result == Code.UNAVAILABLE and os.fsdecode(options.address) == daemon.SYSTEM_SOCKET and not daemon.named_address(address):
         reason = str(library.error(result))
@@ -358,7 +362,6 @@ def _open_handle(
             raise error
         finally:
             del error  # a cycle with its traceback, which would keep the callers' frames, and the feeds of these
-    return handle
 
 
 def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resumed], Optional[str]]:

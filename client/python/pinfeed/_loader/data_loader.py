@@ -324,11 +324,14 @@ class DataLoader(Generic[_Batch]):
                 running.supersede()
             if inside or not running.over:  # or another thread is in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-        position = self._loaded, self._left, self._latest, self._running
+        position = self._loaded, self._left, self._latest, self._running, self._epochs, self._repeat
         try:
             return self._new_iterator()
         except BaseException:
-            self._loaded, self._left, self._latest, self._running = position
+            begun = self._latest is not position[2]
+            self._loaded, self._left, self._latest, self._running, self._epochs, self._repeat = position
+            if begun and self._pool is not None:  # its workers may have been told of the epoch
+                self._pool.stop()
             raise
 
     def _new_iterator(self) -> Iterator[_Batch]:
@@ -349,8 +352,6 @@ class DataLoader(Generic[_Batch]):
             self.__dict__["_left"] = self.__dict__["_kept_starts"] = None  # no call: behind it, no signal handler can raise here
         except BaseException:  # a traceback may keep the iterator
             iterator.close()
-            if self._pool is not None:  # its workers have begun the epoch
-                self._pool.stop()
             raise
         return iterator
 
@@ -397,11 +398,17 @@ class DataLoader(Generic[_Batch]):
         if running is not None and running.over:
             running.close()  # a signal handler may have interrupted that
         if self._pool is not None and self._pool.stopped:
-            self._pool, self._repeat = None, 0  # others need a seed of their own
+            self._pool = None
+            if self._kept_starts is None:
+                self._repeat = 0  # others need a seed of their own
         if self._pool is not None and self._lane_options is not None:
-            starts = self._pool.starts(self.timeout)
-            self._kept_starts = starts if all(starts) else None
-            return starts
+            self._kept_starts = self._pool.starts(self.timeout)
+        elif self._kept_starts is not None and not all(self._kept_starts):
+            raise Error(
+                Code.FAILED_PRECONDITION,
+                "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where their "
+                "datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
+            )
         return self._kept_starts
 
     def _lanes_of(self, state: Dict[str, Any]) -> Optional[Dict[str, Any]]:

@@ -501,7 +501,10 @@ class WorkerIterator(LoaderIterator):
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__ and not self._closed:
-            self.close()
+            try:
+                self.close()
+            finally:  # Python drops what a signal handler raises here
+                self.close()
 
 
 _iterators: "weakref.WeakSet[WorkerIterator]" = weakref.WeakSet()
