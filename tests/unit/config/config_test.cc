@@ -115,7 +115,7 @@ TEST(ConfigTest, ListsEveryFaultWithItsPlace) {
               AllOf(HasSubstr(file + ":6: datasets.a.path: expected an absolute path"),
                     HasSubstr(file + ":7: datasets.a.colour: unknown key"),
                     HasSubstr(file + ":8: datasets.a.format: dataset format 'zip' is unknown; known are "
-                                     "image_folder, manifest, npy and tokens"),
+                                     "image_folder, manifest, npy, tokens and webdataset"),
                     HasSubstr("a name consists of"), HasSubstr("datasets.b c: path is missing"),
                     HasSubstr("flag --log-level: log_level: expected one of"),
                     HasSubstr("environment PINFEED_SOCKET_MODE: socket_mode: expected permission bits")));

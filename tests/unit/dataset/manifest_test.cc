@@ -374,7 +374,8 @@ TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
                        OpenText("beside.jsonl", R"({"n": -9223372036854775808, "v": 1e300})"
                                                 "\n"));
   EXPECT_THAT(FieldsOf(*beside), ElementsAre("n int64", "v float64"));
-  ExpectFault("only.jsonl", "{\"v\": 9223372036854775808}\n", "no column can be a field (line 1 has a value");
+  ExpectFault("only.jsonl", "{\"v\": 9223372036854775808}\n",
+              "no column can be a field ('v': line 1 has a value");
 }
 
 TEST_F(ManifestTest, ColumnsWhoseNamesAreTakenOrNoNamesAreLeftOut) {
@@ -403,7 +404,7 @@ TEST_F(ManifestTest, NumbersAreNumbersHoweverTheyAreWritten) {
   EXPECT_THAT(Values<int64_t>(*quoted, 0), ElementsAre(10, 9, 0));
   ExpectFault("t.csv", "x,label\n1, 10\n2, 9\n", "numbers as text, such as ' 10'");
   ExpectFault("t.csv", "label\n+10\n+9\n", "numbers as text");
-  ExpectFault("t.csv", "label\n-1.5 \n.5\n", "numbers as text");
+  ExpectFault("t.csv", "label\n-1.5 \n .5\n", "numbers as text");
   ExpectFault("t.jsonl", "{\"label\": \"10\"}\n{\"label\": \"9\"}\n", "numbers as text");
   ExpectFault("t.csv", "x, label\n1,2\n", "the column ' label' has spaces around its name");
   ExpectFault("t.jsonl", "{\"label\": \"a\\u0000\"}\n", "holds a NUL byte");

@@ -69,8 +69,9 @@ TEST_F(OpenDatasetTest, KeepsThePathAsTheUserNamedIt) {
 
 TEST_F(OpenDatasetTest, RefusesUnknownFormats) {
   EXPECT_THAT(Open("images", "parquet"),
-              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'parquet' is unknown"),
-                                                     HasSubstr("image_folder, manifest, npy and tokens"))));
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("'parquet' is unknown"),
+                             HasSubstr("image_folder, manifest, npy, tokens and webdataset"))));
 }
 
 TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
@@ -81,7 +82,8 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
   fs::create_directory(Path("empty"));
   refused("empty", "it is empty");
   dir_.Write("notes/README", "x");
-  refused("notes", ".npy files (npy) nor class folders with images (image_folder), but found 'README'");
+  refused("notes",
+          ".tar files (webdataset) nor class folders with images (image_folder), but found 'README'");
   dir_.Write("tables/part-0.parquet", "PAR1");
   refused("tables", "'part-0.parquet'; tables of this kind are not supported: save each column");
   dir_.Write("flat/1.jpg", "x");
@@ -97,7 +99,6 @@ TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
       {"a.json", "one JSON object per line"},
       {"a.parquet", "numpy.save"},
       {"a.arrow", "numpy.save"},
-      {"a.tar", "at offset 0: it ends within a block"},
       {"a.tar.gz", "DIR/<class>/<image>"},
       {"archive.zip", "unzip FILE"},
       {"a.npz", "becomes a .npy file"},

@@ -88,7 +88,7 @@ TEST(TarReaderTest, DamageIsToldWithPathAndOffset) {
   damage(good + std::string(100, '\0'), "ends within a block");
   damage(good.substr(0, 514), "ends within a file");
   damage("x" + good.substr(1) + TarEnd(), "checksum");
-  damage(Changed(good, 124, "00000001000") + TarEnd(), "ends within a file");
+  damage(Changed(good, 124, "00000010000") + TarEnd(), "ends within a file");
   damage(Changed(good, 124, "77777777777") + TarEnd(), "ends within a file");
   damage(Changed(good, 124, std::string("\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12)) + TarEnd(),
          "ends within a file");

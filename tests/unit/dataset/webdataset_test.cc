@@ -154,7 +154,7 @@ TEST_F(WebdatasetTest, WhatNoSampleMayHaveIsRefusedByName) {
       {{{"1.cls", "1"}, {"1.CLS", "1"}}, "'1.CLS' is the second file of its sample for the field 'label'"},
       {{{"1.webp", "a"}}, "unsupported format"},
       {{{"1.label", "a"}}, "name labels KEY.cls"},
-      {{{"1.a\"b", "a"}}, "its extension must be text"},
+      {{{"1.a'b", "a"}}, "its extension must be text"},
       {{{"README", "a"}, {"a.", "b"}}, "it has no samples"},
       {{}, "it has no samples"},
   };

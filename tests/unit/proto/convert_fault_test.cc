@@ -36,7 +36,7 @@ const std::vector<Fault>& AllFaults() {
        [](auto& s) { s.mutable_dataset()->set_path(std::string("/a\0b", 4)); }},
       {"dataset.path: has 4096 bytes, more than a path can have",
        [](auto& s) { s.mutable_dataset()->set_path("/" + std::string(4095, 'p')); }},
-      {"dataset.format: 'zip' is none of image_folder, manifest, npy, tokens",
+      {"dataset.format: 'zip' is none of image_folder, manifest, npy, tokens, webdataset",
        [](auto& s) { s.mutable_dataset()->set_format("zip"); }},
       {"dataset.format: holds a control character", [](auto& s) { s.mutable_dataset()->set_format("a\nb"); }},
       {"dataset.sequence_length: must be at least 1 with the format tokens",
