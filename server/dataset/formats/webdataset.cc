@@ -312,10 +312,11 @@ std::string FingerprintOf(const DatasetInfo& info, const std::vector<ShardIndex>
 Result<std::vector<std::string>> ShardNames(const Location& base) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory) return OkStatus();
     const std::string path = QuotePath(base.FullPath(entry.name));
     if (HasExtension(entry.name, kCompressed))
       return InvalidArgument("shard " + path + " is compressed; uncompress it, or move it away");
-    if (!HasExtension(entry.name, kShardExtensions) || entry.kind == EntryKind::kDirectory) return OkStatus();
+    if (!HasExtension(entry.name, kShardExtensions)) return OkStatus();
     if (entry.kind == EntryKind::kDangling)
       return NotFound("shard " + path + " is a dangling symbolic link; repair or remove it");
     if (entry.kind != EntryKind::kFile)

@@ -324,14 +324,16 @@ class DataLoader(Generic[_Batch]):
                 running.supersede()
             if inside or not running.over:  # or another thread is in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-        position = self._loaded, self._left, self._latest, self._running, self._epochs, self._repeat
+        position = self._loaded, self._left, self._latest, self._running, self._repeat
+        pool, generation = self._pool, 0 if self._pool is None else self._pool.generation
         try:
             return self._new_iterator()
         except BaseException:
-            begun = self._latest is not position[2]
-            self._loaded, self._left, self._latest, self._running, self._epochs, self._repeat = position
-            if begun and self._pool is not None:  # its workers may have been told of the epoch
+            self._loaded, self._left, self._latest, self._running, self._repeat = position
+            if self._pool is not None and (self._pool is not pool or pool.generation != generation):  # its workers may have been told of the epoch
                 self._pool.stop()
+            if self._pool is None and self._kept_starts is None:
+                self._repeat = 0  # others need a seed of their own
             raise
 
     def _new_iterator(self) -> Iterator[_Batch]:
@@ -404,6 +406,9 @@ class DataLoader(Generic[_Batch]):
         if self._pool is not None and self._lane_options is not None:
             self._kept_starts = self._pool.starts(self.timeout)
         elif self._kept_starts is not None and not all(self._kept_starts):
+            if self._kind is not Kind.ITERABLE or not has_state(self.dataset):  # an error has cost the starts, and others begin as these would
+                self._kept_starts, self._repeat = None, 0
+                return None
             raise Error(
                 Code.FAILED_PRECONDITION,
                 "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where their "
@@ -440,7 +445,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
+        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_repeat": 0, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 

@@ -224,8 +224,7 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
             _load(dataset, state)
             return
         for _ in range(2):  # an error that passes is not the first sample's
-            given = _load(dataset, state)
-            samples = iter(dataset)
+            given, samples = _loaded(dataset, state)
             if of_iterator is not None:
                 samples.load_state_dict(copy.deepcopy(of_iterator))
             try:
@@ -240,6 +239,18 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
             _load(dataset, state)
     finally:
         set_global_states(generators)
+
+
+def _loaded(dataset: Any, state: Any) -> Tuple[Any, Any]:
+    """Loads a state and begins. One that is its own iterator may need what `iter` makes to load it."""
+    try:
+        given = _load(dataset, state)
+    except Exception:
+        if not hasattr(type(dataset), "__next__"):
+            raise
+        samples = iter(dataset)
+        return _load(dataset, state), samples
+    return given, iter(dataset)
 
 
 def _begins_by_itself(dataset: Any, state: Any) -> bool:
