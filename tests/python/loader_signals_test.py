@@ -3,6 +3,7 @@
 waits without a word.
 """
 
+import errno
 import gc
 import itertools
 import logging
@@ -355,6 +356,44 @@ def test_an_iter_that_fails_behind_an_epoch_left_early_does_not_begin_anew_witho
             iter(loader)
     loader.load_state_dict(loader.state_dict())
     assert sorted([*seen, *(batch.item() for batch in loader)]) == sorted(2 * [100 + number for number in range(4)])
+
+
+def test_workers_that_were_told_of_nothing_outlive_an_iter_that_failed(monkeypatch):
+    loader = pinfeed.DataLoader(Hundreds(), num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    workers = [process.pid for process in iterator._pool.processes]
+    once(raising(OSError(errno.EMFILE, "no descriptor is left")), worker_iterator, "IndexLog", monkeypatch)
+    with pytest.raises(OSError, match="no descriptor is left"):
+        iter(loader)
+    iterator = iter(loader)
+    assert [process.pid for process in iterator._pool.processes] == workers
+    iterator.close()
+
+
+class FailsOnce:
+    fails = False
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        if self.fails:
+            self.fails = False
+            raise OSError("the list of samples is away")
+        return iter(range(8))
+
+
+def test_new_workers_behind_an_iter_that_failed_have_random_numbers_of_their_own():
+    order = FailsOnce()
+    loader = pinfeed.DataLoader(Numbers(8, lambda _: torch.rand(())), sampler=order, num_workers=2, persistent_workers=True, seeding="worker", multiprocessing_context="fork")
+    first = [batch.item() for batch in loader]
+    loader._pool.stop()  # as when they keep dying
+    order.fails = True
+    with pytest.raises(OSError, match="is away"):
+        iter(loader)
+    assert not set(first) & {batch.item() for batch in loader}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what __del__ raises
