@@ -387,7 +387,7 @@ class FailsOnce:
 
 def test_new_workers_behind_an_iter_that_failed_have_random_numbers_of_their_own():
     order = FailsOnce()
-    loader = pinfeed.DataLoader(Numbers(8, lambda _: torch.rand(())), sampler=order, num_workers=2, persistent_workers=True, seeding="worker", multiprocessing_context="fork")
+    loader = pinfeed.DataLoader(Numbers(8, lambda _: torch.rand(())), None, sampler=order, num_workers=2, persistent_workers=True, seeding="worker", multiprocessing_context="fork")
     first = [batch.item() for batch in loader]
     loader._pool.stop()  # as when they keep dying
     order.fails = True
