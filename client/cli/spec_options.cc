@@ -106,8 +106,9 @@ Json DatasetOf(const std::string& path_or_name) {
   const std::filesystem::path plain = absolute.lexically_normal();
   // Behind a symbolic link, ".." is where the kernel goes.
   const std::filesystem::path real = std::filesystem::weakly_canonical(absolute, error);
-  const bool is_plain = error || std::filesystem::weakly_canonical(plain, error) == real || error;
-  return {{"path", (is_plain ? plain : real).string()}};
+  if (error) return {{"path", plain.string()}};
+  const bool same = std::filesystem::weakly_canonical(plain, error) == real;
+  return {{"path", (same || error ? plain : real).string()}};
 }
 
 void DatasetOptions::AddTo(CLI::App& command) {

@@ -32,8 +32,10 @@ constexpr std::array<std::string_view, 6> kCompressed = {".tar.gz",  ".tgz",    
 constexpr size_t kMaxShards = size_t{1} << 16;
 constexpr uint64_t kMaxLabelBytes = 64;
 
-std::string BaseName(const Location& base, const ShardIndex& shard) {
-  return shard.name.empty() ? base.path().substr(base.path().rfind('/') + 1) : shard.name;
+// "0001.tar/" and the sample's key.
+std::string SampleName(const Location& base, const ShardIndex& shard, uint64_t sample) {
+  const std::string file = shard.name.empty() ? base.path().substr(base.path().rfind('/') + 1) : shard.name;
+  return file + "/" + std::string(shard.keys[sample]);
 }
 
 // Purpose: the Dataset of tar shards. Owns: the root's descriptor and the index. Each read opens its shard,
@@ -74,7 +76,8 @@ class WebDataset final : public Dataset {
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     if (field == columns_.size()) {
-      const std::string path = SamplePath(Find(id));
+      const Place place = Find(id);
+      const std::string path = SampleName(*base_, shards_[place.shard], place.sample);
       const std::span<const std::byte> bytes = std::as_bytes(std::span(path));
       out.assign(bytes.begin(), bytes.end());
       return OkStatus();
@@ -106,23 +109,20 @@ class WebDataset final : public Dataset {
 
   std::string Describe(uint64_t id) const override {
     const Place place = Find(id);
-    return EscapeName(base_->FullPath(place.shard.name)) + "[" + EscapeName(place.shard.keys[place.sample]) +
-           "]";
+    const ShardIndex& shard = shards_[place.shard];
+    return EscapeName(base_->FullPath(shard.name)) + "[" + EscapeName(shard.keys[place.sample]) + "]";
   }
 
  private:
   struct Place {
-    const ShardIndex& shard;
+    size_t shard;
     uint64_t sample;  // in the shard
   };
 
   Place Find(uint64_t id) const {
     PF_CHECK(id < info_.samples, "sample id out of range");
     const size_t shard = static_cast<size_t>(std::ranges::upper_bound(ends_, id) - ends_.begin());
-    return {shards_[shard], id - (shard == 0 ? 0 : ends_[shard - 1])};
-  }
-  std::string SamplePath(const Place& place) const {
-    return BaseName(*base_, place.shard) + "/" + std::string(place.shard.keys[place.sample]);
+    return {shard, id - (shard == 0 ? 0 : ends_[shard - 1])};
   }
 
   // kDataLoss if it is not what the index was made of.
@@ -137,9 +137,8 @@ class WebDataset final : public Dataset {
   }
   Result<std::unique_ptr<const RandomAccessFile>> Open(const Place& place, size_t field) const {
     PF_CHECK(field < columns_.size(), "field out of range");
-    const ShardPart& part =
-        columns_[field].parts[static_cast<size_t>(&place.shard - shards_.data())][place.sample];
-    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, OpenShard(place.shard));
+    const ShardPart& part = columns_[field].parts[place.shard][place.sample];
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, OpenShard(shards_[place.shard]));
     return std::unique_ptr<const RandomAccessFile>(
         std::make_unique<const FileRange>(std::move(file), part.offset, part.size));
   }
@@ -201,9 +200,12 @@ class FieldChooser {
       return Fault("none of its files can be a field: " + QuotePath(name) + ": " + why);
     }
     uint64_t longest = 0;
-    for (const ShardIndex& shard : shards_)
-      for (uint64_t i = 0; i < shard.keys.size(); ++i)
-        longest = std::max<uint64_t>(longest, BaseName(base_, shard).size() + 1 + shard.keys[i].size());
+    for (const ShardIndex& shard : shards_) {
+      uint64_t sample = 0;  // of the longest key
+      for (uint64_t i = 1; i < shard.keys.size(); ++i)
+        if (shard.keys[i].size() > shard.keys[sample].size()) sample = i;
+      longest = std::max<uint64_t>(longest, SampleName(base_, shard, sample).size());
+    }
     info.fields.push_back(SamplePathField(longest));
     return OkStatus();
   }
@@ -255,8 +257,7 @@ class FieldChooser {
       const auto field = shard.fields.find(name);
       for (uint64_t i = 0; i < shard.keys.size(); ++i) {
         if (field != shard.fields.end() && field->second[i].exists()) continue;
-        return "sample " + QuotePath(BaseName(base_, shard) + "/" + std::string(shard.keys[i])) +
-               " lacks its '" + name +
+        return "sample " + QuotePath(SampleName(base_, shard, i)) + " lacks its '" + name +
                "', which others have; the files of a sample must be neighbours (tar --sort=name)";
       }
     }
