@@ -165,7 +165,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
     return ask(asked + kAskedBytes);  // the string may move while it grows
   };
   PackedEntries entries;
-  const auto recall = [&](const FolderVersion& version) {
+  const auto recall = [&](const NodeVersion& version) {
     const std::optional<PackedEntries> known =
         saved_ && version.reliable() ? saved_->Find(version) : std::nullopt;
     if (known) entries = *known;
@@ -191,7 +191,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   }
   found.version = listing.version;
   found.changed = listing.changed || (found.version && !IsSettled(found.version->changed_ns, began));
-  const auto may_keep = [&](const FolderVersion& version) {
+  const auto may_keep = [&](const NodeVersion& version) {
     return version.reliable() && IsSettled(std::max(version.modified_ns, version.changed_ns), began);
   };
   found.keep = options_.store != nullptr && found.version && !listing.may_have_links && !listing.changed &&
@@ -258,7 +258,7 @@ void FolderScan::Merge(const Task& task, Result<Found> result) {
 
 void FolderScan::Keep(Found& found) {
   if (kept_bytes_ > options_.max_kept_bytes) return;
-  kept_bytes_ += kSavedFolderBytes + found.entries_bytes;
+  kept_bytes_ += kSavedNodeBytes + found.entries_bytes;
   kept_.push_back({*found.version, std::move(found.entries), found.recalled});
   if (kept_bytes_ > options_.max_kept_bytes) kept_ = {};
 }
@@ -290,7 +290,7 @@ void FolderScan::Save() {
   }
   const bool has_new = std::ranges::any_of(kept_, [](const Kept& kept) { return !kept.recalled; });
   if (!has_new && kept_.size() >= (saved_ ? saved_->size() : 0)) return;
-  std::vector<SavedFolder> folders;
+  std::vector<SavedNode> folders;
   folders.reserve(kept_.size());
   for (const Kept& kept : kept_)
     folders.push_back(

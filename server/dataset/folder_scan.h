@@ -53,7 +53,7 @@ class FolderScan {
   // A start or a directory below one, with or without files, and its version when its listing began.
   struct Listed {
     std::string path;  // relative to the dataset
-    FolderVersion version;
+    NodeVersion version;
   };
 
   // `dataset_id` is the id of `base` itself.
@@ -86,7 +86,7 @@ class FolderScan {
     NodeId id;
     Folder folder;
     std::vector<std::string> below;  // directories
-    std::optional<FolderVersion> version;
+    std::optional<NodeVersion> version;
     bool changed = false;        // while it was listed, or shortly before
     bool keep = false;           // the entries for the next scan
     std::string entries;         // packed; empty if they are known
@@ -100,7 +100,7 @@ class FolderScan {
     Status status;
   };
   struct Kept {
-    FolderVersion version;
+    NodeVersion version;
     std::string entries;
     bool recalled = false;  // its entries are in saved_
   };
@@ -130,7 +130,7 @@ class FolderScan {
   Mutex mutex_;
   CondVar changed_;
   IndexMemory memory_ PF_GUARDED_BY(mutex_){options_.ledger};  // destroyed after what the scan found
-  std::optional<SavedFolders> saved_;                          // from the last scan
+  std::optional<SavedIndex> saved_;                            // from the last scan
   std::vector<std::thread> threads_;                           // of Run's thread only
   bool stopped_ PF_GUARDED_BY(mutex_) = false;
   std::vector<Task> pending_ PF_GUARDED_BY(mutex_);  // the next one last

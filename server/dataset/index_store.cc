@@ -95,17 +95,17 @@ Result<std::unique_ptr<IndexStore>> IndexStore::Open(std::string directory) {
   return std::unique_ptr<IndexStore>(new IndexStore(std::move(directory), std::move(fd)));
 }
 
-std::optional<SavedFolders> IndexStore::Load(std::string_view dataset, IndexMemory& memory) {
+std::optional<SavedIndex> IndexStore::Load(std::string_view dataset, IndexMemory& memory) {
   const std::string name = FileName(dataset);
-  Result<std::optional<SavedFolders>> saved = Read(name, memory);
+  Result<std::optional<SavedIndex>> saved = Read(name, memory);
   if (saved.ok()) return *std::move(saved);
   Warn(saved.status().WithContext("use " + QuotePath(path_ + "/" + name)));
   return std::nullopt;
 }
 
-Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name, IndexMemory& memory) const {
+Result<std::optional<SavedIndex>> IndexStore::Read(const std::string& name, IndexMemory& memory) const {
   const UniqueFd fd(::openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return std::optional<SavedFolders>();
+  if (!fd && errno == ENOENT) return std::optional<SavedIndex>();
   if (!fd) return ErrnoStatus("open", errno);
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", errno);
@@ -115,19 +115,19 @@ Result<std::optional<SavedFolders>> IndexStore::Read(const std::string& name, In
     return DataLoss("it is larger than " + std::to_string(kMaxFileBytes) + " bytes");
   RETURN_IF_ERROR(memory.Add(static_cast<uint64_t>(info.st_size)));
   ASSIGN_OR_RETURN(std::string bytes, ReadAll(fd.get(), static_cast<size_t>(info.st_size)));
-  ASSIGN_OR_RETURN(SavedFolders saved, SavedFolders::Parse(std::move(bytes)));
+  ASSIGN_OR_RETURN(SavedIndex saved, SavedIndex::Parse(std::move(bytes)));
   static_cast<void>(::futimens(fd.get(), nullptr));  // for MakeRoom, which can do without
-  return std::optional<SavedFolders>(std::move(saved));
+  return std::optional<SavedIndex>(std::move(saved));
 }
 
-void IndexStore::Save(std::string_view dataset, std::vector<SavedFolder>& folders, IndexMemory& memory) {
-  const uint64_t bytes = SavedFoldersBytes(folders);
+void IndexStore::Save(std::string_view dataset, std::vector<SavedNode>& folders, IndexMemory& memory) {
+  const uint64_t bytes = SavedIndexBytes(folders);
   const std::string name = FileName(dataset);
   Status written = ResourceExhausted("its " + std::to_string(bytes) + " bytes exceed the limit of " +
                                      std::to_string(kMaxFileBytes));
   try {
     if (bytes <= kMaxFileBytes) written = memory.Add(bytes);
-    if (written.ok()) written = Write(name, EncodeSavedFolders(folders));
+    if (written.ok()) written = Write(name, EncodeSavedIndex(folders));
   } catch (const std::bad_alloc&) {
     written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
   }

@@ -14,12 +14,12 @@
 #include "common/base/log_pace.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
-#include "server/dataset/saved_folders.h"
+#include "server/dataset/saved_index.h"
 #include "server/memory/index_memory.h"
 
 namespace pinfeed {
 
-// Purpose: keeps one file of SavedFolders for each dataset. The files take at most kMaxBytes; those that were
+// Purpose: keeps one file of SavedIndex for each dataset. The files take at most kMaxBytes; those that were
 // used last stay. Several daemons of one user may share the directory, since files are only replaced whole.
 // Owns: the directory's descriptor. Threads: any; each call blocks on the disk.
 // Errors: of Open only. Otherwise a file that cannot be read or written is logged and left out, since a scan
@@ -34,9 +34,9 @@ class IndexStore {
   static Result<std::unique_ptr<IndexStore>> Open(std::string directory);
 
   // `dataset` is the path of its Location. `memory` is asked for what is read or written.
-  std::optional<SavedFolders> Load(std::string_view dataset, IndexMemory& memory);
-  // Changes `folders` as EncodeSavedFolders does.
-  void Save(std::string_view dataset, std::vector<SavedFolder>& folders, IndexMemory& memory);
+  std::optional<SavedIndex> Load(std::string_view dataset, IndexMemory& memory);
+  // Changes `folders` as EncodeSavedIndex does.
+  void Save(std::string_view dataset, std::vector<SavedNode>& folders, IndexMemory& memory);
 
   // Directories of all scans since the start.
   struct Counts {
@@ -49,7 +49,7 @@ class IndexStore {
  private:
   IndexStore(std::string path, UniqueFd directory)
       : path_(std::move(path)), directory_(std::move(directory)) {}
-  Result<std::optional<SavedFolders>> Read(const std::string& name, IndexMemory& memory) const;
+  Result<std::optional<SavedIndex>> Read(const std::string& name, IndexMemory& memory) const;
   Status Write(const std::string& name, std::string_view bytes);
   // Removes the store's files that were used longest ago until a file of `bytes` has room, and temporary ones
   // that an ended daemon left.

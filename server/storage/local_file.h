@@ -20,7 +20,7 @@
 
 namespace pinfeed {
 
-// The id of the file system of an open file or directory, if its versions (FileVersion, FolderVersion) tell
+// The id of the file system of an open file or directory, if its versions (FileVersion, NodeVersion) tell
 // whether it has changed. Not those of file systems that store whatever times they are given.
 Result<std::optional<uint64_t>> FileSystemWithVersions(int fd);
 

@@ -19,15 +19,15 @@ namespace {
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
 
 // What an open directory is at this moment.
-Result<FolderVersion> VersionOf(int directory) {
+Result<NodeVersion> VersionOf(int directory) {
   const std::optional<NodeStat> stat = StatNode(directory, "");
   if (!stat) return ErrnoStatus("stat an open directory", errno);
   ASSIGN_OR_RETURN(const std::optional<uint64_t> system, FileSystemWithVersions(directory));
   const FileVersion& version = stat->version;
-  return FolderVersion{{version.device, version.inode},
-                       system.value_or(FolderVersion::kUnreliable),
-                       version.modified_ns,
-                       version.changed_ns};
+  return NodeVersion{{version.device, version.inode},
+                     system.value_or(NodeVersion::kUnreliable),
+                     version.modified_ns,
+                     version.changed_ns};
 }
 
 // Opens links, and entries whose type the file system does not report. For other entries, uses the type in
@@ -87,7 +87,7 @@ void MixTarget(const LocalPath& base, std::string_view link, Stamp& stamp) {
 Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& visit,
                                           const Recall& recall) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
-  ASSIGN_OR_RETURN(const FolderVersion before, VersionOf(fd.get()));
+  ASSIGN_OR_RETURN(const NodeVersion before, VersionOf(fd.get()));
   if (recall && recall(before)) return Listing{.id = before.id, .recalled = true, .version = before};
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
@@ -105,7 +105,7 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
     RETURN_IF_ERROR(visit({name, kind}));
   }
-  ASSIGN_OR_RETURN(const FolderVersion after, VersionOf(::dirfd(dir.get())));
+  ASSIGN_OR_RETURN(const NodeVersion after, VersionOf(::dirfd(dir.get())));
   listing.changed = after != before;
   listing.version = before;
   return listing;

@@ -120,14 +120,14 @@ struct NodeId {
 // Identifies a directory and the entries that it has: as long as it is equal, no entry was added, removed,
 // renamed or replaced. Its times are those that the kernel sets with each such change. They are as fine as
 // the file system's clock, so a change right after another may leave it equal.
-struct FolderVersion {
+struct NodeVersion {
   NodeId id;
   // Tells file systems apart that had the same device number in turn. kUnreliable: that of a file system
   // which may store whatever times it is given, so that an equal version proves nothing.
   uint64_t file_system = 0;
   int64_t modified_ns = 0;  // Unix time, as programs may set it
   int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
-  auto operator<=>(const FolderVersion&) const = default;
+  auto operator<=>(const NodeVersion&) const = default;
 
   static constexpr uint64_t kUnreliable = UINT64_MAX;
   bool reliable() const { return file_system != kUnreliable; }
@@ -162,7 +162,7 @@ class Location {
  public:
   using Visit = std::function<Status(const DirectoryEntry&)>;
   // Returns whether the caller knows the entries of this version of a directory.
-  using Recall = std::function<bool(const FolderVersion&)>;
+  using Recall = std::function<bool(const NodeVersion&)>;
   struct Listing {
     NodeId id;
     bool recalled = false;  // `recall` returned true, and nothing was visited
@@ -170,7 +170,7 @@ class Location {
     // There are links, or entries that may be: what these lead to may change without the directory.
     bool may_have_links = false;
     // When the listing began. Empty: the storage has no versions.
-    std::optional<FolderVersion> version = std::nullopt;
+    std::optional<NodeVersion> version = std::nullopt;
   };
 
   static constexpr size_t kMaxStamped = 4096;

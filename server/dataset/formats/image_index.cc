@@ -177,7 +177,7 @@ bool ImageIndex::IsCurrent(const Location& base) const {
       break;
     }
     bool equal = false;
-    const auto compare = [&](const FolderVersion& version) {
+    const auto compare = [&](const NodeVersion& version) {
       equal = version == folder.version;
       return true;
     };

@@ -319,7 +319,7 @@ TEST_F(FolderScanTest, ForgetsDirectoriesThatAreGone) {
 TEST_F(FolderScanTest, KeepsNothingOfADatasetThatIsTooLarge) {
   const WatchedLocation base = Base();
   FolderScan::Options options = Options();
-  options.max_kept_bytes = 3 * kSavedFolderBytes + 1;
+  options.max_kept_bytes = 3 * kSavedNodeBytes + 1;
   for (int i = 0; i < 2; ++i) EXPECT_OK(Scan(base, options));
   EXPECT_EQ(store_->counts().listed, 6U);
   EXPECT_TRUE(StoreFiles().empty());

@@ -25,17 +25,17 @@ class IndexStoreTest : public ::testing::Test {
     return store.ok() ? *std::move(store) : nullptr;
   }
   static void Save(IndexStore& store, std::string_view dataset, uint64_t inode) {
-    std::vector<SavedFolder> folders = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
+    std::vector<SavedNode> folders = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
     folders[0].entries = std::string_view("\0\1\0a", 4);
     IndexMemory memory;
     store.Save(dataset, folders, memory);
   }
-  static std::optional<SavedFolders> Load(IndexStore& store, std::string_view dataset) {
+  static std::optional<SavedIndex> Load(IndexStore& store, std::string_view dataset) {
     IndexMemory memory;
     return store.Load(dataset, memory);
   }
   static bool Has(IndexStore& store, std::string_view dataset, uint64_t inode) {
-    const std::optional<SavedFolders> saved = Load(store, dataset);
+    const std::optional<SavedIndex> saved = Load(store, dataset);
     return saved && saved->Find({{1, inode}, 2, 3, 4}).has_value();
   }
   // The only file that the store has.
@@ -83,9 +83,9 @@ TEST_F(IndexStoreTest, WhatTheHostHasNoMemoryForIsNeitherReadNorWritten) {
   std::string entries;
   const std::string name(2000, 'n');
   while (entries.size() < (2U << 20)) PackedEntries::Append({name, EntryKind::kFile}, entries);
-  const FolderVersion version{{1, 5}, 2, 3, 4};
+  const NodeVersion version{{1, 5}, 2, 3, 4};
   const auto save = [&] {
-    std::vector<SavedFolder> folders = {{version, entries}};
+    std::vector<SavedNode> folders = {{version, entries}};
     IndexMemory memory(ledger);
     store->Save("/data", folders, memory);
   };
@@ -171,7 +171,7 @@ TEST_F(IndexStoreTest, DoesNotReadWhatIsTooLargeToBeSaved) {
   void* const nothing = ::mmap(nullptr, IndexStore::kMaxFileBytes, PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(nothing, MAP_FAILED);
-  std::vector<SavedFolder> folders = {
+  std::vector<SavedNode> folders = {
       {{{1, 1}, 2, 3, 4}, {static_cast<const char*>(nothing), IndexStore::kMaxFileBytes}}};
   IndexMemory memory;
   store->Save("/data", folders, memory);

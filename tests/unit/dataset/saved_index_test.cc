@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/saved_folders.h"
+#include "server/dataset/saved_index.h"
 
 #include <cstring>
 
@@ -17,20 +17,20 @@ std::string Packed(const std::vector<DirectoryEntry>& entries) {
   return bytes;
 }
 
-FolderVersion Version(uint64_t inode, int64_t modified_ns = 5) {
+NodeVersion Version(uint64_t inode, int64_t modified_ns = 5) {
   return {{1, inode}, 7, modified_ns, 6};
 }
 
-std::string Encode(std::vector<SavedFolder> folders) {
-  return EncodeSavedFolders(folders);
+std::string Encode(std::vector<SavedNode> folders) {
+  return EncodeSavedIndex(folders);
 }
 
 const std::string kImages = Packed({{"a.jpg", EntryKind::kFile}, {"\xFF.png", EntryKind::kFile}});
 const std::string kMixed = Packed({{"pipe", EntryKind::kOther}, {"sub", EntryKind::kDirectory}});
 
-TEST(SavedFoldersTest, FindsWhatWasSaved) {
+TEST(SavedIndexTest, FindsWhatWasSaved) {
   const std::string bytes = Encode({{Version(9), kMixed}, {Version(2), kImages}, {Version(4), ""}});
-  ASSERT_OK_AND_ASSIGN(const SavedFolders saved, SavedFolders::Parse(bytes));
+  ASSERT_OK_AND_ASSIGN(const SavedIndex saved, SavedIndex::Parse(bytes));
   EXPECT_EQ(saved.size(), 3U);
   std::optional<PackedEntries> images = saved.Find(Version(2));
   ASSERT_TRUE(images.has_value());
@@ -43,44 +43,44 @@ TEST(SavedFoldersTest, FindsWhatWasSaved) {
   EXPECT_EQ(saved.Find(Version(4))->bytes(), "");
 }
 
-TEST(SavedFoldersTest, FindsNoOtherVersion) {
-  ASSERT_OK_AND_ASSIGN(const SavedFolders saved, SavedFolders::Parse(Encode({{Version(2), kImages}})));
+TEST(SavedIndexTest, FindsNoOtherVersion) {
+  ASSERT_OK_AND_ASSIGN(const SavedIndex saved, SavedIndex::Parse(Encode({{Version(2), kImages}})));
   EXPECT_FALSE(saved.Find(Version(1)).has_value());
   EXPECT_FALSE(saved.Find(Version(3)).has_value());
   EXPECT_FALSE(saved.Find(Version(2, 4)).has_value());
   EXPECT_FALSE(saved.Find(Version(2, 6)).has_value());
-  for (auto change : {+[](FolderVersion& v) { ++v.id.device; }, +[](FolderVersion& v) { ++v.file_system; },
-                      +[](FolderVersion& v) { ++v.changed_ns; }}) {
-    FolderVersion other = Version(2);
+  for (auto change : {+[](NodeVersion& v) { ++v.id.device; }, +[](NodeVersion& v) { ++v.file_system; },
+                      +[](NodeVersion& v) { ++v.changed_ns; }}) {
+    NodeVersion other = Version(2);
     change(other);
     EXPECT_FALSE(saved.Find(other).has_value());
   }
 }
 
-TEST(SavedFoldersTest, KeepsOneOfEqualVersions) {
-  std::vector<SavedFolder> folders = {{Version(2), kImages}, {Version(2), kImages}};
-  ASSERT_OK_AND_ASSIGN(const SavedFolders saved, SavedFolders::Parse(EncodeSavedFolders(folders)));
+TEST(SavedIndexTest, KeepsOneOfEqualVersions) {
+  std::vector<SavedNode> folders = {{Version(2), kImages}, {Version(2), kImages}};
+  ASSERT_OK_AND_ASSIGN(const SavedIndex saved, SavedIndex::Parse(EncodeSavedIndex(folders)));
   EXPECT_EQ(saved.size(), 1U);
 }
 
-TEST(SavedFoldersTest, RefusesCutFiles) {
+TEST(SavedIndexTest, RefusesCutFiles) {
   const std::string bytes = Encode({{Version(2), kImages}, {Version(9), kMixed}});
   for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_THAT(SavedFolders::Parse(bytes.substr(0, size)), StatusIs(Code::kDataLoss)) << size;
-  EXPECT_THAT(SavedFolders::Parse(bytes + '\0'), StatusIs(Code::kDataLoss));
+    EXPECT_THAT(SavedIndex::Parse(bytes.substr(0, size)), StatusIs(Code::kDataLoss)) << size;
+  EXPECT_THAT(SavedIndex::Parse(bytes + '\0'), StatusIs(Code::kDataLoss));
 }
 
-TEST(SavedFoldersTest, RefusesEachFlippedBit) {
+TEST(SavedIndexTest, RefusesEachFlippedBit) {
   const std::string bytes = Encode({{Version(2), kImages}, {Version(9), kMixed}});
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string flipped = bytes;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ 1 << bit % 8);
-    EXPECT_THAT(SavedFolders::Parse(flipped), StatusIs(Code::kDataLoss)) << bit;
+    EXPECT_THAT(SavedIndex::Parse(flipped), StatusIs(Code::kDataLoss)) << bit;
   }
 }
 
 // Files whose checksum is right.
-TEST(SavedFoldersTest, RefusesImpossibleEntries) {
+TEST(SavedIndexTest, RefusesImpossibleEntries) {
   const std::string whole = Packed({{"a.jpg", EntryKind::kFile}});
   for (const std::string& entries : {
            Packed({{"a/b", EntryKind::kFile}}),
@@ -93,7 +93,7 @@ TEST(SavedFoldersTest, RefusesImpossibleEntries) {
            whole.substr(0, whole.size() - 1),
            whole + '\0',
        }) {
-    EXPECT_THAT(SavedFolders::Parse(Encode({{Version(2), entries}})),
+    EXPECT_THAT(SavedIndex::Parse(Encode({{Version(2), entries}})),
                 StatusIs(Code::kDataLoss, HasSubstr("impossible")));
   }
 }
@@ -117,13 +117,13 @@ class ForgedFileTest : public ::testing::Test {
 
 TEST_F(ForgedFileTest, IsAcceptedUnchanged) {
   Set(8, 2);
-  EXPECT_OK(SavedFolders::Parse(bytes_));
+  EXPECT_OK(SavedIndex::Parse(bytes_));
 }
 
 TEST_F(ForgedFileTest, WithOtherNumbersOfDirectoriesIsRefused) {
   for (const uint64_t folders : {uint64_t{0}, uint64_t{1}, uint64_t{3}, uint64_t{1} << 60, UINT64_MAX}) {
     Set(8, folders);
-    EXPECT_THAT(SavedFolders::Parse(bytes_), StatusIs(Code::kDataLoss)) << folders;
+    EXPECT_THAT(SavedIndex::Parse(bytes_), StatusIs(Code::kDataLoss)) << folders;
   }
 }
 
@@ -132,7 +132,7 @@ TEST_F(ForgedFileTest, WithEntriesElsewhereIsRefused) {
     for (const size_t record : {0, 1}) {
       const std::string before = bytes_;
       Set(kHeaderBytes + record * kRecordBytes + kEndOffset, end);
-      EXPECT_THAT(SavedFolders::Parse(bytes_), StatusIs(Code::kDataLoss)) << record << " " << end;
+      EXPECT_THAT(SavedIndex::Parse(bytes_), StatusIs(Code::kDataLoss)) << record << " " << end;
       bytes_ = before;
     }
   }
@@ -140,7 +140,7 @@ TEST_F(ForgedFileTest, WithEntriesElsewhereIsRefused) {
 
 TEST_F(ForgedFileTest, OutOfOrderIsRefused) {
   Set(kHeaderBytes + 8, 9);  // the first directory's inode
-  EXPECT_THAT(SavedFolders::Parse(bytes_), StatusIs(Code::kDataLoss, HasSubstr("order")));
+  EXPECT_THAT(SavedIndex::Parse(bytes_), StatusIs(Code::kDataLoss, HasSubstr("order")));
 }
 
 }  // namespace

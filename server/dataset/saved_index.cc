@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/dataset/saved_folders.h"
+#include "server/dataset/saved_index.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,10 +25,10 @@ struct Header {
 };
 
 struct Record {
-  FolderVersion version;
+  NodeVersion version;
   uint64_t end;  // of its entries, from the first entry of all
 };
-static_assert(std::has_unique_object_representations_v<Record> && sizeof(Record) == kSavedFolderBytes);
+static_assert(std::has_unique_object_representations_v<Record> && sizeof(Record) == kSavedNodeBytes);
 
 template <typename T>
 T ReadAs(std::string_view bytes, uint64_t offset) {
@@ -85,37 +85,37 @@ std::optional<DirectoryEntry> PackedEntries::Next() {
   return entry;
 }
 
-uint64_t SavedFoldersBytes(const std::vector<SavedFolder>& folders) {
+uint64_t SavedIndexBytes(const std::vector<SavedNode>& folders) {
   uint64_t bytes = sizeof(Header);
-  for (const SavedFolder& folder : folders) bytes += sizeof(Record) + folder.entries.size();
+  for (const SavedNode& folder : folders) bytes += sizeof(Record) + folder.entries.size();
   return bytes;
 }
 
-std::string EncodeSavedFolders(std::vector<SavedFolder>& folders) {
-  std::ranges::sort(folders, {}, &SavedFolder::version);
-  const auto same_version = [](const SavedFolder& a, const SavedFolder& b) { return a.version == b.version; };
+std::string EncodeSavedIndex(std::vector<SavedNode>& folders) {
+  std::ranges::sort(folders, {}, &SavedNode::version);
+  const auto same_version = [](const SavedNode& a, const SavedNode& b) { return a.version == b.version; };
   folders.erase(std::unique(folders.begin(), folders.end(), same_version), folders.end());
   std::string bytes;
-  bytes.reserve(SavedFoldersBytes(folders));
+  bytes.reserve(SavedIndexBytes(folders));
   bytes.resize(sizeof(Header));
   uint64_t end = 0;
-  for (const SavedFolder& folder : folders)
+  for (const SavedNode& folder : folders)
     AppendAs(Record{folder.version, end += folder.entries.size()}, bytes);
-  for (const SavedFolder& folder : folders) bytes += folder.entries;
+  for (const SavedNode& folder : folders) bytes += folder.entries;
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
   const Header header{kFoldersMagic, folders.size(), HashWords(folders.size(), rest)};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }
 
-Result<SavedFolders> SavedFolders::Parse(std::string bytes) {
+Result<SavedIndex> SavedIndex::Parse(std::string bytes) {
   if (bytes.size() < sizeof(Header)) return Damaged("they are too short");
   const auto header = ReadAs<Header>(bytes, 0);
   if (header.magic != kFoldersMagic) return Damaged("they do not start as they should");
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
   if (header.folders > rest.size() / sizeof(Record)) return Damaged("directories are missing");
   if (HashWords(header.folders, rest) != header.checksum) return Damaged("their checksum is wrong");
-  SavedFolders saved(std::move(bytes), header.folders);
+  SavedIndex saved(std::move(bytes), header.folders);
   const uint64_t entries_bytes = rest.size() - header.folders * sizeof(Record);
   uint64_t end = 0;
   for (uint64_t i = 0; i < saved.folders_; ++i) {
@@ -129,7 +129,7 @@ Result<SavedFolders> SavedFolders::Parse(std::string bytes) {
   return saved;
 }
 
-SavedFolder SavedFolders::At(uint64_t i) const {
+SavedNode SavedIndex::At(uint64_t i) const {
   const auto record = [&](uint64_t at) {
     return ReadAs<Record>(bytes_, sizeof(Header) + at * sizeof(Record));
   };
@@ -139,7 +139,7 @@ SavedFolder SavedFolders::At(uint64_t i) const {
   return {record(i).version, entries.substr(begin, record(i).end - begin)};
 }
 
-std::optional<PackedEntries> SavedFolders::Find(const FolderVersion& version) const {
+std::optional<PackedEntries> SavedIndex::Find(const NodeVersion& version) const {
   uint64_t begin = 0;
   uint64_t end = folders_;
   while (begin < end) {

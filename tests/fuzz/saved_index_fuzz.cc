@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 #include "server/dataset/fingerprint.h"
-#include "server/dataset/saved_folders.h"
+#include "server/dataset/saved_index.h"
 
 namespace pinfeed {
 namespace {
@@ -17,12 +17,12 @@ namespace {
 constexpr size_t kHeaderBytes = 24;  // magic number, number of directories, checksum
 
 void Check(std::string bytes) {
-  const Result<SavedFolders> parsed = SavedFolders::Parse(bytes);
+  const Result<SavedIndex> parsed = SavedIndex::Parse(bytes);
   if (!parsed.ok()) {
     PF_CHECK(!parsed.status().message().empty(), "an error says why");
     return;
   }
-  std::vector<SavedFolder> folders;
+  std::vector<SavedNode> folders;
   for (uint64_t i = 0; i < parsed->size(); ++i) {
     folders.push_back(parsed->At(i));
     std::optional<PackedEntries> found = parsed->Find(folders.back().version);
@@ -35,7 +35,7 @@ void Check(std::string bytes) {
     }
     PF_CHECK(used == folders.back().entries.size(), "entries fill their place");
   }
-  PF_CHECK(EncodeSavedFolders(folders) == bytes, "what was accepted is the same when written again");
+  PF_CHECK(EncodeSavedIndex(folders) == bytes, "what was accepted is the same when written again");
 }
 
 }  // namespace
@@ -46,8 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string bytes(reinterpret_cast<const char*>(data), size);
   Check(bytes);
   if (size < kHeaderBytes) return 0;
-  std::vector<SavedFolder> none;
-  std::memcpy(bytes.data(), EncodeSavedFolders(none).data(), sizeof(uint64_t));
+  std::vector<SavedNode> none;
+  std::memcpy(bytes.data(), EncodeSavedIndex(none).data(), sizeof(uint64_t));
   uint64_t folders = 0;
   std::memcpy(&folders, bytes.data() + sizeof(uint64_t), sizeof(folders));
   const uint64_t checksum = HashWords(folders, std::string_view(bytes).substr(kHeaderBytes));

@@ -39,33 +39,33 @@ class PackedEntries {
   std::string_view bytes_;  // the rest
 };
 
-struct SavedFolder {
-  FolderVersion version;
+struct SavedNode {
+  NodeVersion version;
   std::string_view entries;  // packed
 };
 
 // The size of their file, or more if some have equal versions.
-uint64_t SavedFoldersBytes(const std::vector<SavedFolder>& folders);
+uint64_t SavedIndexBytes(const std::vector<SavedNode>& folders);
 // What the file has for each directory besides its entries.
-inline constexpr uint64_t kSavedFolderBytes = 48;
+inline constexpr uint64_t kSavedNodeBytes = 48;
 
 // Sorts `folders`, removes all but one of those with equal versions, and returns the bytes of their file.
-std::string EncodeSavedFolders(std::vector<SavedFolder>& folders);
+std::string EncodeSavedIndex(std::vector<SavedNode>& folders);
 
 // Purpose: the content of such a file. Owns its bytes. Threads: immutable.
-// Errors: kDataLoss for bytes that EncodeSavedFolders cannot have made.
-class SavedFolders {
+// Errors: kDataLoss for bytes that EncodeSavedIndex cannot have made.
+class SavedIndex {
  public:
-  static Result<SavedFolders> Parse(std::string bytes);
+  static Result<SavedIndex> Parse(std::string bytes);
 
   uint64_t size() const { return folders_; }
   // Returns the entries of this version of a directory, sorted by name as they were saved. Valid as long as
   // this object is in place. Empty: it is not here.
-  std::optional<PackedEntries> Find(const FolderVersion& version) const;
-  SavedFolder At(uint64_t i) const;  // in ascending order of versions
+  std::optional<PackedEntries> Find(const NodeVersion& version) const;
+  SavedNode At(uint64_t i) const;  // in ascending order of versions
 
  private:
-  explicit SavedFolders(std::string bytes, uint64_t folders) : bytes_(std::move(bytes)), folders_(folders) {}
+  explicit SavedIndex(std::string bytes, uint64_t folders) : bytes_(std::move(bytes)), folders_(folders) {}
   std::string bytes_;
   uint64_t folders_;
 };
