@@ -57,7 +57,8 @@ Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::
   const Clock::time_point began = Clock::now();
   {
     const MutexLock lock(mutex_);
-    if (options_.store != nullptr) saved_ = options_.store->Load(base_.path(), memory_);
+    if (options_.store != nullptr)
+      saved_ = options_.store->Load(NodesOf::kImageFolder, base_.path(), memory_);
     folders_.resize(starts.size());
     for (size_t i = starts.size(); i-- > 0;) pending_.push_back({i, starts[i]});
   }
@@ -166,10 +167,11 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   };
   PackedEntries entries;
   const auto recall = [&](const NodeVersion& version) {
-    const std::optional<PackedEntries> known =
+    const std::optional<std::string_view> known =
         saved_ && version.reliable() ? saved_->Find(version) : std::nullopt;
-    if (known) entries = *known;
-    return known.has_value();
+    if (!known || !PackedEntries::IsValid(*known)) return false;
+    entries = PackedEntries(*known);
+    return true;
   };
   const int64_t began = options_.now ? options_.now() : UnixNanoseconds();
   ASSIGN_OR_RETURN(const Location::Listing listing, base_.List(task.path, visit, recall));
@@ -294,8 +296,8 @@ void FolderScan::Save() {
   folders.reserve(kept_.size());
   for (const Kept& kept : kept_)
     folders.push_back(
-        {kept.version, kept.recalled ? saved_->Find(kept.version)->bytes() : std::string_view(kept.entries)});
-  options_.store->Save(base_.path(), folders, memory_);
+        {kept.version, kept.recalled ? *saved_->Find(kept.version) : std::string_view(kept.entries)});
+  options_.store->Save(NodesOf::kImageFolder, base_.path(), folders, memory_);
 }
 
 }  // namespace pinfeed

@@ -19,6 +19,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "server/dataset/index_store.h"
+#include "server/dataset/packed_entries.h"
 #include "server/dataset/packed_names.h"
 #include "server/memory/index_memory.h"
 #include "server/storage/storage.h"

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
@@ -21,21 +22,25 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::string_view kSuffix = ".folders";
+// By NodesOf.
+constexpr std::array<std::string_view, 2> kSuffixes = {".folders", ".shards"};
 constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr time_t kMaxTemporarySeconds = 3600;
 
-std::string FileName(std::string_view dataset) {
-  return Fingerprint().Add(dataset).Hex().append(kSuffix);
+std::string FileName(NodesOf kind, std::string_view dataset) {
+  return Fingerprint().Add(dataset).Hex().append(kSuffixes[static_cast<size_t>(kind)]);
 }
 
-// Whether it is the name of a file of a store, or of one that is being written: digits.folders, or
-// digits.folders.PID.NUMBER.tmp. Whoever names another directory may have other files there.
+// Whether it is the name of a file of a store, or of one that is being written: digits.SUFFIX, or
+// digits.SUFFIX.PID.NUMBER.tmp. Whoever names another directory may have other files there.
 bool IsOwnName(std::string_view name) {
   constexpr size_t kDigits = 16;  // of a Fingerprint
   if (name.substr(0, kDigits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
-  if (name.size() < kDigits || !name.substr(kDigits).starts_with(kSuffix)) return false;
-  name.remove_prefix(kDigits + kSuffix.size());
+  if (name.size() < kDigits) return false;
+  name.remove_prefix(kDigits);
+  const auto suffix = std::ranges::find_if(kSuffixes, [&](auto one) { return name.starts_with(one); });
+  if (suffix == kSuffixes.end()) return false;
+  name.remove_prefix(suffix->size());
   if (name.empty()) return true;
   if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
   name.remove_suffix(kTemporarySuffix.size());
@@ -95,8 +100,8 @@ Result<std::unique_ptr<IndexStore>> IndexStore::Open(std::string directory) {
   return std::unique_ptr<IndexStore>(new IndexStore(std::move(directory), std::move(fd)));
 }
 
-std::optional<SavedIndex> IndexStore::Load(std::string_view dataset, IndexMemory& memory) {
-  const std::string name = FileName(dataset);
+std::optional<SavedIndex> IndexStore::Load(NodesOf kind, std::string_view dataset, IndexMemory& memory) {
+  const std::string name = FileName(kind, dataset);
   Result<std::optional<SavedIndex>> saved = Read(name, memory);
   if (saved.ok()) return *std::move(saved);
   Warn(saved.status().WithContext("use " + QuotePath(path_ + "/" + name)));
@@ -120,14 +125,15 @@ Result<std::optional<SavedIndex>> IndexStore::Read(const std::string& name, Inde
   return std::optional<SavedIndex>(std::move(saved));
 }
 
-void IndexStore::Save(std::string_view dataset, std::vector<SavedNode>& folders, IndexMemory& memory) {
-  const uint64_t bytes = SavedIndexBytes(folders);
-  const std::string name = FileName(dataset);
+void IndexStore::Save(NodesOf kind, std::string_view dataset, std::vector<SavedNode>& nodes,
+                      IndexMemory& memory) {
+  const uint64_t bytes = SavedIndexBytes(nodes);
+  const std::string name = FileName(kind, dataset);
   Status written = ResourceExhausted("its " + std::to_string(bytes) + " bytes exceed the limit of " +
                                      std::to_string(kMaxFileBytes));
   try {
     if (bytes <= kMaxFileBytes) written = memory.Add(bytes);
-    if (written.ok()) written = Write(name, EncodeSavedIndex(folders));
+    if (written.ok()) written = Write(name, EncodeSavedIndex(nodes));
   } catch (const std::bad_alloc&) {
     written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
   }
@@ -188,7 +194,7 @@ void IndexStore::Count(const Counts& scan) {
 
 void IndexStore::Warn(const Status& status) {
   if (const auto left_out = warnings_.Admit())
-    spdlog::warn("{}; the dataset's directories are listed instead{}", status.message(), *left_out);
+    spdlog::warn("{}; the dataset is indexed anew instead{}", status.message(), *left_out);
 }
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of the daemon with what it has found out about datasets. In: the directories of a dataset after
-// a scan. Out: the same at the next open, unless they are unusable.
+// A directory of the daemon with what it has found out about datasets. In: what the directories or shards of
+// a dataset have. Out: the same at the next open, unless it is unusable.
 #pragma once
 
 #include <atomic>
@@ -19,11 +19,15 @@
 
 namespace pinfeed {
 
+// Whose contents are kept.
+enum class NodesOf { kImageFolder, kShards };
+
 // Purpose: keeps one file of SavedIndex for each dataset. The files take at most kMaxBytes; those that were
 // used last stay. Several daemons of one user may share the directory, since files are only replaced whole.
 // Owns: the directory's descriptor. Threads: any; each call blocks on the disk.
-// Errors: of Open only. Otherwise a file that cannot be read or written is logged and left out, since a scan
-// can always do without. Invariant: files and a directory that another user owns or may write are not used.
+// Errors: of Open only. Otherwise a file that cannot be read or written is logged and left out, since an
+// open can always do without. Invariant: files and a directory that another user owns or may write are not
+// used.
 class IndexStore {
  public:
   static constexpr uint64_t kMaxFileBytes = uint64_t{1} << 30;
@@ -34,9 +38,9 @@ class IndexStore {
   static Result<std::unique_ptr<IndexStore>> Open(std::string directory);
 
   // `dataset` is the path of its Location. `memory` is asked for what is read or written.
-  std::optional<SavedIndex> Load(std::string_view dataset, IndexMemory& memory);
-  // Changes `folders` as EncodeSavedIndex does.
-  void Save(std::string_view dataset, std::vector<SavedNode>& folders, IndexMemory& memory);
+  std::optional<SavedIndex> Load(NodesOf kind, std::string_view dataset, IndexMemory& memory);
+  // Changes `nodes` as EncodeSavedIndex does.
+  void Save(NodesOf kind, std::string_view dataset, std::vector<SavedNode>& nodes, IndexMemory& memory);
 
   // Directories of all scans since the start.
   struct Counts {

@@ -176,6 +176,12 @@ std::optional<FileVersion> LocalFile::version() const {
   return versioned_->Has(fd_.get(), version_) ? std::optional(version_) : std::nullopt;
 }
 
+std::optional<NodeVersion> LocalFile::lasting_version() const {
+  const Result<std::optional<uint64_t>> system = FileSystemWithVersions(fd_.get());
+  if (!system.ok() || !*system) return std::nullopt;
+  return NodeVersion{{version_.device, version_.inode}, **system, version_.modified_ns, version_.changed_ns};
+}
+
 bool LocalFile::HasSameContents() const {
   // Clients of file servers remember attributes for seconds, longer than a table is watched.
   const std::optional<NodeStat> now = StatNode(fd_.get(), "", AT_STATX_FORCE_SYNC);

@@ -50,6 +50,7 @@ class VersionedMount {
 class LocalFile final : public RandomAccessFile {
  public:
   std::optional<FileVersion> version() const override;
+  std::optional<NodeVersion> lasting_version() const override;
   int64_t changed_ns() const override { return version_.changed_ns; }
   bool HasSameContents() const override;
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override;

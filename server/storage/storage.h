@@ -41,6 +41,31 @@ struct FileVersion {
   }
 };
 
+// Identifies a file or directory independent of its path: two paths with equal ids lead to the same one. A
+// storage without links uses a hash of the path.
+struct NodeId {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  auto operator<=>(const NodeId&) const = default;
+};
+
+// Identifies a directory and the entries that it has, or a file and its contents, also after the file system
+// was mounted anew: as long as it is equal, no entry was added, removed, renamed or replaced, and the file
+// was not written to. Its times are those that the kernel sets with each such change. They are as fine as the
+// file system's clock, so a change right after another may leave it equal.
+struct NodeVersion {
+  NodeId id;
+  // Tells file systems apart that had the same device number in turn. kUnreliable: that of a file system
+  // which may store whatever times it is given, so that an equal version proves nothing.
+  uint64_t file_system = 0;
+  int64_t modified_ns = 0;  // Unix time, as programs may set it
+  int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
+  auto operator<=>(const NodeVersion&) const = default;
+
+  static constexpr uint64_t kUnreliable = UINT64_MAX;
+  bool reliable() const { return file_system != kUnreliable; }
+};
+
 // See IsSettled.
 inline constexpr std::chrono::nanoseconds kSettleTime = std::chrono::seconds(2);
 
@@ -78,6 +103,8 @@ class RandomAccessFile {
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
   // What it was when it was opened. Empty: the storage has no versions that can be relied on. May ask it.
   virtual std::optional<FileVersion> version() const { return std::nullopt; }
+  // The same for a longer time than this daemon runs. May ask the storage.
+  virtual std::optional<NodeVersion> lasting_version() const { return std::nullopt; }
   // Unix time of its last change before it was opened, of whatever kind, which no program can set. 0: the
   // storage does not tell.
   virtual int64_t changed_ns() const { return 0; }
@@ -109,30 +136,6 @@ class RandomAccessFile {
 // What a path leads to.
 enum class NodeKind { kFile, kDirectory, kOther };
 
-// Identifies a directory independent of its path: two paths with equal ids lead to the same directory. A
-// storage without links uses a hash of the path.
-struct NodeId {
-  uint64_t device = 0;
-  uint64_t inode = 0;
-  auto operator<=>(const NodeId&) const = default;
-};
-
-// Identifies a directory and the entries that it has: as long as it is equal, no entry was added, removed,
-// renamed or replaced. Its times are those that the kernel sets with each such change. They are as fine as
-// the file system's clock, so a change right after another may leave it equal.
-struct NodeVersion {
-  NodeId id;
-  // Tells file systems apart that had the same device number in turn. kUnreliable: that of a file system
-  // which may store whatever times it is given, so that an equal version proves nothing.
-  uint64_t file_system = 0;
-  int64_t modified_ns = 0;  // Unix time, as programs may set it
-  int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
-  auto operator<=>(const NodeVersion&) const = default;
-
-  static constexpr uint64_t kUnreliable = UINT64_MAX;
-  bool reliable() const { return file_system != kUnreliable; }
-};
-
 // Whether a file or directory, or an entry directly in it, has changed. A file in another directory has
 // another stamp, also if it is a hard link to the same: tables name the files beside them.
 struct Stamp {
@@ -146,7 +149,7 @@ struct Stamp {
 enum class EntryKind {
   kFile,
   kDirectory,
-  kDangling,  // a symbolic link to nothing, or an entry that was removed during the listing
+  kDangling,  // a symbolic link to nothing or to itself, or an entry that was removed during the listing
   kOther,     // FIFO, socket, device
 };
 

@@ -1,17 +1,20 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long an image folder of a million files takes to open, beside `find` that stats each file with 16 processes.
+"""How long a dataset of many files takes to open: an image folder, beside `find` that stats each file with 16 processes; or tar shards, beside
+`tar -t` with 16 processes.
 
-In: a build of the release preset; root, to drop the caches of the kernel. Out: one line a figure, and the ratios. The files are empty, since
-no contender reads them. All in one run: cold find, cold open, cold open with the kept lists, warm open with them.
+In: a build of the release preset; root, to drop the caches of the kernel. Out: one line a figure, and the ratios. The images are not images,
+since no contender reads them. All in one run: the peer, cold; open, cold; open with the kept index, cold and warm.
 """
 import argparse
+import io
 import os
 import pathlib
 import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -33,18 +36,36 @@ def make_files(folder, folders, files):
     time.sleep(3)  # directories that changed within the last 2 s are not kept
 
 
+def make_shards(folder, shards, files):
+    """Makes shards of samples with an image's 10 KB and a label, unless they are there."""
+    done = folder / f"made-{shards}-{files}"
+    if done.exists():
+        return
+    (folder / "set").mkdir(parents=True, exist_ok=True)
+    image = os.urandom(10_000)
+    for shard in range(shards):
+        with tarfile.open(folder / "set" / f"{shard:05}.tar", "w") as archive:
+            for number in range(files // shards // 2):
+                for extension, data in (("jpg", image), ("cls", b"7")):
+                    info = tarfile.TarInfo(f"{shard:05}{number:06}.{extension}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+    os.sync()
+    done.touch()
+    time.sleep(3)  # shards that changed within the last 2 s are not kept
+
+
 def drop_caches():
     os.sync()
     pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
-def find_seconds(folder):
+def peer_seconds(folder, command):
+    """`command` gets some entries of the folder at a time, in 16 processes."""
     names = "\0".join(str(path) for path in folder.iterdir())
     drop_caches()
     begin = time.perf_counter()
-    subprocess.run(
-        ["xargs", "-0", "-P16", "-n16", "sh", "-c", 'exec find "$@" -type f -size +1k', "find"], input=names.encode(), stdout=subprocess.DEVNULL, check=True
-    )
+    subprocess.run(["xargs", "-0", "-P16", *command], input=names.encode(), stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - begin
 
 
@@ -52,7 +73,7 @@ def resident_kib(pid, key):
     return int(re.search(key + r":\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
-def open_seconds(build, folder, index, cold):
+def open_seconds(build, folder, index, cold, transforms):
     """Opens it in a daemon of its own. Returns seconds, the daemon's words, bytes that stay resident, and bytes at the most."""
     import pinfeed
     import pinfeed_side
@@ -64,7 +85,7 @@ def open_seconds(build, folder, index, cold):
         if cold:
             drop_caches()
         begin = time.perf_counter()
-        feed = pinfeed.open(str(folder), address=daemon.address, batch_size=1, rank=0, world_size=1, transforms=[pinfeed.Resize(32), pinfeed.CenterCrop(32)])
+        feed = pinfeed.open(str(folder), address=daemon.address, batch_size=1, rank=0, world_size=1, transforms=transforms)
         seconds = time.perf_counter() - begin
         stays, most = (resident_kib(daemon.process.pid, key) - before for key in ("VmRSS", "VmHWM"))
         feed.close()
@@ -78,37 +99,47 @@ def main():
     parser.add_argument("--data-dir", type=pathlib.Path, default=ROOT / "build" / "bench" / "million")
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--folders", type=int, default=1000)
+    parser.add_argument("--shards", type=int, default=0, help="so many tar shards that have the files, two for each sample, instead of folders")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("only root can drop the kernel's caches")
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT / "client" / "python"))
+    import pinfeed
+
     build = arguments.build_dir.resolve()
     os.environ["PINFEED_LIBRARY"] = str(build / "client" / "libpinfeed.so")
-    folder = arguments.data_dir.resolve() / "set"
-    make_files(folder.parent, arguments.folders, arguments.files)
+    folder = arguments.data_dir.resolve() / ("shards" if arguments.shards else "folders") / "set"
+    if arguments.shards:
+        make_shards(folder.parent, arguments.shards, arguments.files)
+        peer, command = "tar -t", ["-n1", "tar", "-tf"]
+    else:
+        make_files(folder.parent, arguments.folders, arguments.files)
+        peer, command = "find and stat", ["-n16", "sh", "-c", 'exec find "$@" -type f -size +1k', "find"]
+    transforms = [pinfeed.Resize(32), pinfeed.CenterCrop(32)]
     with tempfile.TemporaryDirectory(prefix="pinfeed-index-", dir=folder.parent) as index:
         contenders = {
-            "find and stat, 16 processes, cold": lambda: find_seconds(folder),
-            "open, cold, nothing kept": lambda: open_seconds(build, folder, "off", True),
-            "open, cold, lists kept": lambda: open_seconds(build, folder, index, True),
-            "open, warm, lists kept": lambda: open_seconds(build, folder, index, False),
+            f"{peer}, 16 processes, cold": lambda: peer_seconds(folder, command),
+            "open, cold, nothing kept": lambda: open_seconds(build, folder, "off", True, transforms),
+            "open, cold, index kept": lambda: open_seconds(build, folder, index, True, transforms),
+            "open, warm, nothing kept": lambda: open_seconds(build, folder, "off", False, transforms),
+            "open, warm, index kept": lambda: open_seconds(build, folder, index, False, transforms),
         }
-        open_seconds(build, folder, index, False)  # makes the lists
+        open_seconds(build, folder, index, False, transforms)  # makes the index
         kept = sum(file.stat().st_size for file in pathlib.Path(index).iterdir())
         results = {name: [] for name in contenders}
         for _ in range(arguments.rounds):
             for name, contender in contenders.items():
                 results[name].append(contender())
-    find = statistics.median(results.pop("find and stat, 16 processes, cold"))
-    print(f"{'find and stat, 16 processes, cold':36} {find:6.2f} s")
-    names = sum(len(file.name) for below in folder.iterdir() for file in below.iterdir()) / arguments.files
+    name = next(iter(contenders))
+    reference = statistics.median(results.pop(name))
+    print(f"{name:36} {reference:6.2f} s")
     for name, rounds in results.items():
         seconds = statistics.median(each[0] for each in rounds)
         stays, most = (statistics.median(each[i] for each in rounds) / arguments.files for i in (2, 3))
-        print(f"{name:36} {seconds:6.2f} s  {seconds / find:5.2f} of find  {stays:.0f} bytes a file stay, {most:.0f} at most; {rounds[-1][1]}")
-    print(f"the kept lists: {kept / arguments.files:.1f} bytes a file; names: {names:.1f}")
+        print(f"{name:36} {seconds:6.2f} s  {seconds / reference:5.2f} of {peer}  {stays:.0f} bytes a file stay, {most:.0f} at most; {rounds[-1][1]}")
+    print(f"the kept index: {kept / arguments.files:.1f} bytes a file")
 
 
 if __name__ == "__main__":

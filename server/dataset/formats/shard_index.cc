@@ -20,6 +20,7 @@
 #include "common/os/start_thread.h"
 #include "server/dataset/dataset.h"
 #include "server/dataset/file_kinds.h"
+#include "server/dataset/formats/packed_shard.h"
 #include "server/dataset/formats/tar_reader.h"
 #include "server/memory/index_memory.h"
 
@@ -57,12 +58,13 @@ std::string FieldOf(const std::string& extension) {
 }
 
 // Why files of this extension can be no field; empty if they can.
-std::string FieldFault(const std::string& extension) {
+std::string FieldFault(std::string_view extension) {
   constexpr std::array<std::string_view, 3> kTaken = {kShardImageField, kShardLabelField, kSamplePathField};
   if (std::ranges::find(kTaken, extension) != kTaken.end())
     return "cannot be a field, since the name of its extension is that of another one; name labels KEY.cls, "
            "images KEY.jpg or KEY.png, and others by another extension";
-  if (extension.find('.') == std::string::npos && HasExtension("." + extension, kUnsupportedImageExtensions))
+  if (extension.find('.') == std::string::npos &&
+      HasExtension("." + std::string(extension), kUnsupportedImageExtensions))
     return "is an image of an unsupported format; convert it to JPEG or PNG";
   if (!IsFieldName(extension))
     return "its extension must be text without control characters, quotes or backslashes";
@@ -72,6 +74,11 @@ std::string FieldFault(const std::string& extension) {
 // Purpose: what all shards of a dataset have together. Threads: any.
 class SharedIndex {
  public:
+  SharedIndex(const Location& base, IndexStore* store) {
+    const MutexLock lock(mutex_);  // for the analysis
+    if (store != nullptr) kept_ = store->Load(NodesOf::kShards, base.path(), memory_);
+  }
+
   // Asks for memory. Of each shard alone, some would be taken without asking.
   Status Add(uint64_t bytes) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
@@ -83,8 +90,16 @@ class SharedIndex {
     const auto [known, is_new] = names_.emplace(NodeId{file.device, file.inode}, name);
     return is_new ? std::nullopt : std::optional(known->second);
   }
+  // From an earlier open.
+  const std::optional<SavedIndex>& kept() const { return kept_; }
+  void Save(IndexStore& store, const std::string& dataset, std::vector<SavedNode>& nodes)
+      PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    store.Save(NodesOf::kShards, dataset, nodes, memory_);
+  }
 
  private:
+  std::optional<SavedIndex> kept_;
   Mutex mutex_;
   IndexMemory memory_ PF_GUARDED_BY(mutex_);
   std::map<NodeId, std::string> names_ PF_GUARDED_BY(mutex_);
@@ -93,14 +108,10 @@ class SharedIndex {
 // Purpose: makes the index of one shard, file by file.
 class ShardReader {
  public:
-  ShardReader(const Location& base, const std::string& name, SharedIndex& shared)
-      : path_(base.FullPath(name)), shared_(shared) {
-    shard_.name = name;
-  }
+  ShardReader(std::string path, SharedIndex& shared) : path_(std::move(path)), shared_(shared) {}
 
   Result<ShardIndex> Read(const RandomAccessFile& file) {
     shard_.file_bytes = file.size();
-    shard_.changed_ns = file.changed_ns();
     TarReader archive(file);
     while (true) {
       ASSIGN_OR_RETURN(const std::optional<TarMember> member, archive.Next());
@@ -162,8 +173,35 @@ class ShardReader {
   SharedIndex& shared_;
 };
 
-Result<ShardIndex> IndexShard(const Location& base, const std::string& name, SharedIndex& shared) {
+// A shard, and what is to be kept of it.
+struct Found {
+  ShardIndex shard;
+  std::optional<NodeVersion> version;  // empty: nothing is
+  bool recalled = false;               // it was kept before
+};
+
+// Its version, if that cannot be the same after another change.
+std::optional<NodeVersion> SettledVersion(const RandomAccessFile& file, int64_t opened_ns) {
+  const std::optional<NodeVersion> version = file.lasting_version();
+  const bool settled = version && IsSettled(std::max(version->modified_ns, version->changed_ns), opened_ns);
+  return settled ? version : std::nullopt;
+}
+
+// Empty: it was not kept, or the file has changed.
+Result<std::optional<ShardIndex>> Recall(const RandomAccessFile& file,
+                                         const std::optional<NodeVersion>& version, SharedIndex& shared) {
+  std::optional<ShardIndex> none;
+  const std::optional<SavedIndex>& kept = shared.kept();
+  const std::optional<std::string_view> packed = kept && version ? kept->Find(*version) : std::nullopt;
+  if (!packed) return none;
+  RETURN_IF_ERROR(shared.Add(packed->size()));
+  std::optional<ShardIndex> shard = UnpackShard(*packed);
+  return shard && shard->file_bytes == file.size() ? std::move(shard) : none;
+}
+
+Result<Found> IndexShard(const Location& base, const std::string& name, SharedIndex& shared) {
   try {
+    const int64_t opened_ns = UnixNanoseconds();
     ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
     const std::optional<FileVersion> version = file->version();
     if (const auto known = version ? shared.Known(*version, name) : std::nullopt) {
@@ -171,18 +209,66 @@ Result<ShardIndex> IndexShard(const Location& base, const std::string& name, Sha
       return InvalidArgument("index " + QuotePath(base.path()) + ": " + QuotePath(first) + " and " +
                              QuotePath(second) + " are the same file by a link; remove one of them");
     }
-    return ShardReader(base, name, shared).Read(*file);
+    Found found;
+    found.version = SettledVersion(*file, opened_ns);
+    ASSIGN_OR_RETURN(std::optional<ShardIndex> shard, Recall(*file, found.version, shared));
+    found.recalled = shard.has_value();
+    if (!shard) {
+      ASSIGN_OR_RETURN(shard, ShardReader(base.FullPath(name), shared).Read(*file));
+    }
+    found.shard = *std::move(shard);
+    found.shard.name = name;
+    found.shard.changed_ns = file->changed_ns();
+    return found;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("index " + QuotePath(base.FullPath(name)) +
                              ": no memory (std::bad_alloc); give the daemon more memory");
   }
 }
 
+// Keeps what was found for the next open, if that would have to read anything again.
+Status Keep(const std::vector<Found>& found, SharedIndex& shared, const Location& base, IndexStore& store) {
+  size_t kept = 0;
+  size_t read = 0;
+  uint64_t packed_bytes = 0;
+  for (const Found& one : found) {
+    if (!one.version) continue;
+    ++kept;
+    if (one.recalled) continue;
+    ++read;
+    packed_bytes += PackedShardBytes(one.shard);
+  }
+  if (read == 0 && kept >= (shared.kept() ? shared.kept()->size() : 0)) return OkStatus();
+  if (packed_bytes > IndexStore::kMaxFileBytes)
+    return ResourceExhausted("it takes more than " + std::to_string(IndexStore::kMaxFileBytes) + " bytes");
+  try {
+    RETURN_IF_ERROR(shared.Add(packed_bytes));
+    std::vector<std::string> packed;
+    std::vector<SavedNode> nodes;
+    packed.reserve(read);
+    for (const Found& one : found) {
+      if (!one.version) continue;
+      if (!one.recalled) packed.push_back(PackShard(one.shard));
+      nodes.push_back({*one.version, one.recalled ? *shared.kept()->Find(*one.version) : packed.back()});
+    }
+    shared.Save(store, base.path(), nodes);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("there is no memory for its " + std::to_string(packed_bytes) + " bytes");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names) {
-  std::vector<std::optional<Result<ShardIndex>>> found(names.size());
-  SharedIndex shared;
+bool IsShardField(std::string_view name) {
+  return name == kShardImageField || name == kShardLabelField || FieldFault(name).empty();
+}
+
+Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names,
+                                            IndexStore* store) {
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<std::optional<Result<Found>>> results(names.size());
+  SharedIndex shared(base, store);
   std::atomic<size_t> next{0};
   std::atomic<size_t> done{0};
   std::atomic<bool> failed{false};
@@ -190,8 +276,8 @@ Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vec
     while (!failed.load(std::memory_order_relaxed)) {
       const size_t i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= names.size()) return;
-      found[i] = IndexShard(base, names[i], shared);
-      if (!found[i]->ok()) failed.store(true, std::memory_order_relaxed);
+      results[i] = IndexShard(base, names[i], shared);
+      if (!results[i]->ok()) failed.store(true, std::memory_order_relaxed);
       done.fetch_add(1, std::memory_order_relaxed);
     }
   };
@@ -214,13 +300,24 @@ Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vec
                    names.size());
   }
   for (std::thread& thread : threads) thread.join();
+  std::vector<Found> found;
+  found.reserve(names.size());
+  // Shards begin in order, so those before the first error were begun, and are complete.
+  for (std::optional<Result<Found>>& result : results) {
+    RETURN_IF_ERROR(result->status());
+    found.push_back(*std::move(*result));
+  }
+  const auto recalled = std::ranges::count_if(found, &Found::recalled);
+  spdlog::info("indexed {}: {} shards were read, {} had not changed; {} ms", QuotePath(base.path()),
+               names.size() - static_cast<size_t>(recalled), recalled,
+               std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began)
+                   .count());
+  if (const Status kept = store != nullptr ? Keep(found, shared, base, *store) : OkStatus(); !kept.ok())
+    spdlog::warn("the index of {} is not kept, so the next open reads all headers again: {}",
+                 QuotePath(base.path()), kept.message());
   std::vector<ShardIndex> shards;
   shards.reserve(names.size());
-  // Shards begin in order, so those before the first error were begun, and are complete.
-  for (std::optional<Result<ShardIndex>>& shard : found) {
-    RETURN_IF_ERROR(shard->status());
-    shards.push_back(*std::move(*shard));
-  }
+  for (Found& one : found) shards.push_back(std::move(one.shard));
   return shards;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "server/dataset/index_store.h"
 #include "server/dataset/packed_names.h"
 #include "server/storage/storage.h"
 
@@ -39,9 +40,14 @@ struct ShardIndex {
   std::map<std::string, std::vector<ShardPart>, std::less<>> fields;
 };
 
-// Reads the headers of all archives, by several threads. While that lasts, the log says every few seconds how
-// far it is. Of several errors, the one of the first archive: those of TarReader and of the storage;
-// kInvalidArgument for samples that have two files of one kind, or files that cannot be a field.
-Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names);
+// Whether a field of a shard may have this name.
+bool IsShardField(std::string_view name);
+
+// Reads the headers of all archives, by several threads, but for those that have not changed since `store`
+// (null: none) kept what they have. While that lasts, the log says every few seconds how far it is. Of
+// several errors, the one of the first archive: those of TarReader and of the storage; kInvalidArgument for
+// samples that have two files of one kind, or files that cannot be a field.
+Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names,
+                                            IndexStore* store = nullptr);
 
 }  // namespace pinfeed

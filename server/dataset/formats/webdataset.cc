@@ -349,12 +349,12 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                               const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& /*options*/,
-                                              IndexStore* /*store*/) const override {
+                                              IndexStore* store) const override {
     std::vector<std::string> names(1);
     if (contents.is_directory) {
       ASSIGN_OR_RETURN(names, ShardNames(*location));
     }
-    ASSIGN_OR_RETURN(std::vector<ShardIndex> shards, IndexShards(*location, names));
+    ASSIGN_OR_RETURN(std::vector<ShardIndex> shards, IndexShards(*location, names, store));
     FieldChooser chooser(*location, shards);
     RETURN_IF_ERROR(chooser.Choose());
     DatasetInfo info = std::move(chooser.info);
@@ -363,7 +363,7 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
     info.remote = location->remote();
     info.fingerprint = FingerprintOf(info, shards);
     for (ShardIndex& shard : shards) shard.fields.clear();  // those that are left out
-    spdlog::info("indexed {}: {} samples in {} shards; {} files belong to none", QuotePath(location->path()),
+    spdlog::info("opened {}: {} samples in {} shards; {} files belong to none", QuotePath(location->path()),
                  info.samples, shards.size(), chooser.passed_over());
     return std::shared_ptr<const Dataset>(std::make_shared<const WebDataset>(
         std::move(location), std::move(shards), std::move(chooser.columns), std::move(info)));

@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "server/dataset/packed_entries.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -25,14 +26,14 @@ class IndexStoreTest : public ::testing::Test {
     return store.ok() ? *std::move(store) : nullptr;
   }
   static void Save(IndexStore& store, std::string_view dataset, uint64_t inode) {
-    std::vector<SavedNode> folders = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
-    folders[0].entries = std::string_view("\0\1\0a", 4);
+    std::vector<SavedNode> nodes = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
+    nodes[0].contents = std::string_view("\0\1\0a", 4);
     IndexMemory memory;
-    store.Save(dataset, folders, memory);
+    store.Save(NodesOf::kImageFolder, dataset, nodes, memory);
   }
   static std::optional<SavedIndex> Load(IndexStore& store, std::string_view dataset) {
     IndexMemory memory;
-    return store.Load(dataset, memory);
+    return store.Load(NodesOf::kImageFolder, dataset, memory);
   }
   static bool Has(IndexStore& store, std::string_view dataset, uint64_t inode) {
     const std::optional<SavedIndex> saved = Load(store, dataset);
@@ -74,6 +75,18 @@ TEST_F(IndexStoreTest, KeepsWhatWasSavedLast) {
   EXPECT_EQ(Files(), 2U);
 }
 
+TEST_F(IndexStoreTest, OneFolderMayBeOpenedAsTwoFormats) {
+  const auto store = Open();
+  Save(*store, "/data", 1);
+  IndexMemory memory;
+  EXPECT_FALSE(store->Load(NodesOf::kShards, "/data", memory).has_value());
+  std::vector<SavedNode> shards = {{{{1, 2}, 2, 3, 4}, "packed"}};
+  store->Save(NodesOf::kShards, "/data", shards, memory);
+  ASSERT_TRUE(store->Load(NodesOf::kShards, "/data", memory).has_value());
+  EXPECT_TRUE(Has(*store, "/data", 1));
+  EXPECT_EQ(Files(), 2U);
+}
+
 TEST_F(IndexStoreTest, WhatTheHostHasNoMemoryForIsNeitherReadNorWritten) {
   const auto store = Open();
   uint64_t available = 0;
@@ -85,13 +98,13 @@ TEST_F(IndexStoreTest, WhatTheHostHasNoMemoryForIsNeitherReadNorWritten) {
   while (entries.size() < (2U << 20)) PackedEntries::Append({name, EntryKind::kFile}, entries);
   const NodeVersion version{{1, 5}, 2, 3, 4};
   const auto save = [&] {
-    std::vector<SavedNode> folders = {{version, entries}};
+    std::vector<SavedNode> nodes = {{version, entries}};
     IndexMemory memory(ledger);
-    store->Save("/data", folders, memory);
+    store->Save(NodesOf::kImageFolder, "/data", nodes, memory);
   };
   const auto load = [&] {
     IndexMemory memory(ledger);
-    return store->Load("/data", memory).has_value();
+    return store->Load(NodesOf::kImageFolder, "/data", memory).has_value();
   };
   save();
   EXPECT_EQ(Files(), 0U);
@@ -171,10 +184,10 @@ TEST_F(IndexStoreTest, DoesNotReadWhatIsTooLargeToBeSaved) {
   void* const nothing = ::mmap(nullptr, IndexStore::kMaxFileBytes, PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(nothing, MAP_FAILED);
-  std::vector<SavedNode> folders = {
+  std::vector<SavedNode> nodes = {
       {{{1, 1}, 2, 3, 4}, {static_cast<const char*>(nothing), IndexStore::kMaxFileBytes}}};
   IndexMemory memory;
-  store->Save("/data", folders, memory);
+  store->Save(NodesOf::kImageFolder, "/data", nodes, memory);
   ::munmap(nothing, IndexStore::kMaxFileBytes);
   EXPECT_EQ(Files(), 0U);
 }

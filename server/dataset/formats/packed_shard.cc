@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/packed_shard.h"
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "server/dataset/little_endian.h"
+
+namespace pinfeed {
+namespace {
+
+struct Header {
+  uint64_t file_bytes;
+  uint64_t passed_over;
+  uint64_t samples;
+  uint64_t key_bytes;
+  uint64_t fields;
+};
+
+// Purpose: takes what is next from bytes that may end too early. Each method is empty then.
+class Bytes {
+ public:
+  explicit Bytes(std::string_view rest) : rest_(rest) {}
+
+  std::optional<std::string_view> Text(uint64_t size) {
+    if (size > rest_.size()) return std::nullopt;
+    const std::string_view text = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return text;
+  }
+  template <typename T>
+  std::optional<T> Value() {
+    const std::optional<std::string_view> text = Text(sizeof(T));
+    return text ? std::optional(ReadAs<T>(*text, 0)) : std::nullopt;
+  }
+  template <typename T>
+  std::optional<std::vector<T>> Values(uint64_t count) {
+    static_assert(std::has_unique_object_representations_v<T>);
+    if (count > rest_.size() / sizeof(T)) return std::nullopt;
+    std::vector<T> values(count);
+    if (count > 0) std::memcpy(values.data(), rest_.data(), count * sizeof(T));
+    rest_.remove_prefix(count * sizeof(T));
+    return values;
+  }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+bool IsPossible(const ShardPart& part, uint64_t file_bytes) {
+  if (!part.exists()) return part.size == 0;
+  return part.offset <= file_bytes && part.size <= file_bytes - part.offset;
+}
+
+}  // namespace
+
+uint64_t PackedShardBytes(const ShardIndex& shard) {
+  uint64_t bytes = sizeof(Header) + PackedNames::MemoryOf(shard.keys.size(), shard.keys.bytes());
+  for (const auto& [name, parts] : shard.fields)
+    bytes += sizeof(uint32_t) + name.size() + parts.size() * sizeof(ShardPart);
+  return bytes;
+}
+
+std::string PackShard(const ShardIndex& shard) {
+  std::string bytes;
+  bytes.reserve(PackedShardBytes(shard));
+  const PackedNames& keys = shard.keys;
+  AppendAs(Header{shard.file_bytes, shard.passed_over, keys.size(), keys.bytes(), shard.fields.size()},
+           bytes);
+  uint32_t end = 0;
+  for (uint64_t i = 0; i < keys.size(); ++i) AppendAs(end += static_cast<uint32_t>(keys[i].size()), bytes);
+  for (uint64_t i = 0; i < keys.size(); ++i) bytes += keys[i];
+  for (const auto& [name, parts] : shard.fields) {
+    AppendAs(static_cast<uint32_t>(name.size()), bytes);
+    bytes += name;
+    for (const ShardPart& part : parts) AppendAs(part, bytes);
+  }
+  return bytes;
+}
+
+std::optional<ShardIndex> UnpackShard(std::string_view packed) {
+  Bytes bytes(packed);
+  const std::optional<Header> header = bytes.Value<Header>();
+  if (!header || header->key_bytes > PackedNames::kMaxBytes || header->fields > kMaxShardFields)
+    return std::nullopt;
+  ShardIndex shard;
+  shard.file_bytes = header->file_bytes;
+  shard.passed_over = header->passed_over;
+  const auto ends = bytes.Values<uint32_t>(header->samples);
+  const auto keys = bytes.Text(header->key_bytes);
+  if (!ends || !keys) return std::nullopt;
+  shard.keys.Reserve(header->samples, header->key_bytes);
+  uint32_t begin = 0;
+  for (const uint32_t end : *ends) {
+    if (end <= begin || end > keys->size()) return std::nullopt;  // no key is empty
+    shard.keys.Add(keys->substr(begin, end - begin));
+    begin = end;
+  }
+  if (begin != keys->size()) return std::nullopt;
+  for (uint64_t i = 0; i < header->fields; ++i) {
+    const std::optional<uint32_t> length = bytes.Value<uint32_t>();
+    const auto name = length ? bytes.Text(*length) : std::nullopt;
+    auto parts = name ? bytes.Values<ShardPart>(header->samples) : std::nullopt;
+    if (!parts || !IsShardField(*name)) return std::nullopt;
+    if (!shard.fields.empty() && shard.fields.rbegin()->first >= *name) return std::nullopt;
+    for (const ShardPart& part : *parts)
+      if (!IsPossible(part, header->file_bytes)) return std::nullopt;
+    shard.fields.emplace_hint(shard.fields.end(), *name, *std::move(parts));
+  }
+  return bytes.at_end() ? std::optional(std::move(shard)) : std::nullopt;
+}
+
+}  // namespace pinfeed
