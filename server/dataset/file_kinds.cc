@@ -69,6 +69,12 @@ bool IsNamedAsImage(std::string_view name) {
   return HasExtension(name, kImageExtensions) || HasExtension(name, kUnsupportedImageExtensions);
 }
 
+bool IsNamedAsTable(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kExtensions = {".csv",  ".tsv",     ".jsonl", ".ndjson",
+                                                           ".json", ".parquet", ".arrow", ".feather"};
+  return HasExtension(name, kExtensions);
+}
+
 std::string_view AdviceFor(std::string_view name) {
   for (const Kind& kind : Kinds())
     if (HasExtension(name, kind.extensions)) return kind.advice;

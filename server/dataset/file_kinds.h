@@ -25,6 +25,9 @@ bool HasExtension(std::string_view name, std::span<const std::string_view> exten
 // Whether the name has an image's extension, supported or not.
 bool IsNamedAsImage(std::string_view name);
 
+// Whether the name has the extension of a file that may list images and their labels.
+bool IsNamedAsTable(std::string_view name);
+
 // What the user can do with data of an unsupported kind, such as an archive. Empty if the kind is unknown.
 std::string_view AdviceFor(std::string_view name);
 

@@ -21,6 +21,7 @@ Result<DatasetContents> ListContents(const Location& location) {
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
       contents.folder = entry.name;
+      ++contents.folders;
     } else if (IsMetadataName(entry.name)) {
       contents.both_metadata = !contents.metadata.empty();
       contents.metadata = entry.name;
@@ -34,6 +35,7 @@ Result<DatasetContents> ListContents(const Location& location) {
       contents.image = entry.name;
     } else if (!AdviceFor(entry.name).empty()) {
       contents.unsupported = entry.name;
+      if (IsNamedAsTable(entry.name)) contents.table = entry.name;
     } else {
       contents.other = entry.name;
     }

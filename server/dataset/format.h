@@ -25,9 +25,11 @@ struct DatasetContents {
   std::string bin_file;  // .bin: tokens without a header
   std::string tar_file;  // .tar
   std::string folder;    // a directory
+  size_t folders = 0;
   std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
   std::string metadata;  // metadata.jsonl or metadata.csv
   bool both_metadata = false;
+  std::string table;        // of another table, supported or not (IsNamedAsTable)
   std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
   std::string other;        // of any other kind
 };

@@ -46,7 +46,8 @@ Result<EntryKind> KindOf(const LocalPath& base, std::string_view below, const di
   }
   const Result<NodeKind> kind = base.Kind(JoinPath(below, entry.d_name));
   if (!kind.ok()) {
-    if (kind.status().code() == Code::kNotFound) return EntryKind::kDangling;
+    if (kind.status().code() == Code::kNotFound || kind.status().native_error() == ELOOP)
+      return EntryKind::kDangling;
     return kind.status();
   }
   switch (*kind) {

@@ -322,6 +322,7 @@ TEST_F(LocalFileTest, ScanTellsWhatEachEntryIs) {
   fs::create_symlink("dir", Path("root/set/to_dir"));
   fs::create_symlink("a.txt", Path("root/set/to_file"));
   fs::create_symlink("gone", Path("root/set/to_nothing"));
+  fs::create_symlink("to_itself", Path("root/set/to_itself"));
   ASSERT_EQ(::mkfifo(Path("root/set/fifo").c_str(), 0600), 0);
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   std::vector<std::pair<std::string, EntryKind>> seen;
@@ -333,7 +334,8 @@ TEST_F(LocalFileTest, ScanTellsWhatEachEntryIs) {
   EXPECT_THAT(seen, UnorderedElementsAre(
                         std::pair("a.txt", EntryKind::kFile), std::pair("dir", EntryKind::kDirectory),
                         std::pair("to_dir", EntryKind::kDirectory), std::pair("to_file", EntryKind::kFile),
-                        std::pair("to_nothing", EntryKind::kDangling), std::pair("fifo", EntryKind::kOther)));
+                        std::pair("to_nothing", EntryKind::kDangling),
+                        std::pair("to_itself", EntryKind::kDangling), std::pair("fifo", EntryKind::kOther)));
   ASSERT_OK_AND_ASSIGN(const NodeId same, base.List("../set", visit));
   EXPECT_TRUE(id == same);
   EXPECT_THAT(base.List("a.txt", visit), StatusIs(Code::kNotFound, HasSubstr("a.txt")));
