@@ -9,6 +9,7 @@ from report import number
 
 ROWS = {
     "jpeg": ("JPEG 500x375 to RandomResizedCrop 224, flip, normalise, 16 bits on the GPU, batch 256", "images/s"),
+    "shards": ("the same images in tar shards, in the same way", "images/s"),
     "arrays": ("arrays, uint8 3x224x224, to the GPU, batch 256", "GB/s"),
     "tokens": ("tokens, 8 x 2,048 to int64 on the GPU", "batches/s"),
 }
@@ -113,7 +114,7 @@ def budgets(results):
             add(f"the trainer keeps at DALI's {number(rate)} images/s, decode=gpu (got {number(got)})", 100 * kept, "%", f"> {100 * theirs:.1f}", met)
         most = max((got for kept, got in map(gpu.drained, gpu.beside) if kept >= theirs), default=0.0)
         add(f"images/s that leave the trainer DALI's {100 * theirs:.1f}%, decode=gpu", most, "images/s", f"> {number(rate)}", most > rate)
-    for row in ("arrays", "tokens"):
+    for row in ("shards", "arrays", "tokens"):
         ours, theirs = best(results, row, "pinfeed"), best(results, row)
         if ours and theirs:
             add(f"{row}, beside the best peer ({theirs.contender})", ours.rate / theirs.rate, "times", "> 1", ours.rate > theirs.rate)

@@ -29,12 +29,12 @@ DEVICE = "cuda:0"
 def feed_arguments(inputs, kind):
     """pinfeed.open's for one kind of samples."""
     normal = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
+    images = dict(batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal])
     kinds = {
         "arrays": dict(dataset=inputs / "arrays", batch_size=BATCH),
         "tokens": dict(dataset=inputs / "tokens.bin", batch_size=8, sequence_length=2048),
-        "jpeg": dict(
-            dataset=inputs / "jpeg", batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal]
-        ),
+        "jpeg": dict(dataset=inputs / "jpeg", **images),
+        "shards": dict(dataset=inputs / "shards", **images),
     }
     return dict(kinds[kind], drop_last=True, device=DEVICE, backend="vmm-fd")
 

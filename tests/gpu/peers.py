@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pinfeed beside other loaders: same files, same outputs, turn by turn in one run.
 
-    peers.py ADDRESS INPUTS OUT [--rows jpeg,arrays,tokens] [--only 'DALI;pinfeed'] [...]      (run.sh calls it; --help has the rest)
+    peers.py ADDRESS INPUTS OUT [--rows jpeg,shards,arrays,tokens] [--only 'DALI;pinfeed'] [...]      (run.sh calls it; --help has the rest)
 
 In: a daemon's address, the folder that make_inputs.py filled, and, in the environment, PEERS_SITE: the folder that wheels.sh installed other loaders
 into. Out: tables, OUT/peers.json, OUT/peers.png and what the contenders said, OUT/peers.log. tests/bench/publish_gpu.py puts such a peers.json into
@@ -15,6 +15,7 @@ takes all that come. A contender that fails costs the others nothing, and makes 
 """
 import argparse
 import concurrent.futures
+import io
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -37,7 +39,9 @@ from peers_report import FREE, GPU, PACE, Machine, Result
 HERE = pathlib.Path(__file__).resolve().parent
 FILES = 8192  # of one array each, for readers of such files
 TOLERANCE = {"mean": 0.03, "deviation": 0.05}  # of normalised pixels, from pinfeed's: decoders and filters differ
-PINFEED_FIRST = {"jpeg": peers_report.CPU, "arrays": "pinfeed", "tokens": "pinfeed"}
+PINFEED_FIRST = {"jpeg": peers_report.CPU, "shards": peers_report.CPU, "arrays": "pinfeed", "tokens": "pinfeed"}
+IMAGES = ("jpeg", "shards")
+SHARDS = 32
 
 
 def say(what):
@@ -141,15 +145,33 @@ def make_files(job):
         np.save(folder / f"{number:06}.npy", samples[number])
 
 
-def prepare(inputs):
-    folder = inputs / "npy"
-    if folder.exists():
-        return
-    unfinished = inputs / "npy.unfinished"
-    unfinished.mkdir(exist_ok=True)
+def make_arrays(inputs, folder):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        list(pool.map(make_files, [(inputs / "arrays" / "image.npy", unfinished, begin, begin + 256) for begin in range(0, FILES, 256)]))
-    unfinished.rename(folder)
+        list(pool.map(make_files, [(inputs / "arrays" / "image.npy", folder, begin, begin + 256) for begin in range(0, FILES, 256)]))
+
+
+def make_shards(inputs, folder):
+    """The images in an order that mixes their classes, each with its label."""
+    labels = {path.name: label for label, path in enumerate(sorted((inputs / "jpeg").iterdir()))}
+    paths = sorted((inputs / "jpeg").glob("*/*"), key=lambda path: (path.name, path.parent.name))
+    for shard in range(SHARDS):
+        with tarfile.open(folder / f"{shard:03}.tar", "w") as archive:
+            for number in range(shard, len(paths), SHARDS):
+                archive.add(paths[number], f"{number:06}.jpg")
+                info = tarfile.TarInfo(f"{number:06}.cls")
+                text = str(labels[paths[number].parent.name]).encode()
+                info.size = len(text)
+                archive.addfile(info, io.BytesIO(text))
+
+
+def prepare(inputs):
+    for name, make in (("npy", make_arrays), ("shards", make_shards)):
+        if (inputs / name).exists():
+            continue
+        unfinished = inputs / f"{name}.unfinished"
+        unfinished.mkdir(exist_ok=True)
+        make(inputs, unfinished)
+        unfinished.rename(inputs / name)
 
 
 def judged(facts, reference):
@@ -240,7 +262,7 @@ class Row:
 
     def turn(self, turn):
         names, a = list(self.alive), self.arguments
-        settle, seconds = (a.settle, a.seconds) if self.row == "jpeg" else (a.settle / 2, a.seconds / 2)
+        settle, seconds = (a.settle, a.seconds) if self.row in IMAGES else (a.settle / 2, a.seconds / 2)
         for name in names[turn % max(1, len(names)) :] + names[: turn % max(1, len(names))]:
             if self.out_of_time(settle + seconds):
                 say(f"!! {self.row}: out of time before {name}'s turn {turn + 1}")

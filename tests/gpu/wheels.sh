@@ -15,6 +15,7 @@ wheels=(
   astunparse==1.6.3 gast==0.7.0 optree==0.20.0 nvtx==0.2.17 makefun==1.16.0 libcst==1.9.0 # what DALI imports
   spdl==0.8.0 spdl-core==0.8.0 spdl-io==0.8.0
   av==19.0.2 # for its FFmpeg, which SPDL loads
+  webdataset==1.0.2 braceexpand==0.1.7 pyyaml==6.0.4
 )
 # Other Pythons' modules, sources, and codecs that are not used here.
 left_out=(

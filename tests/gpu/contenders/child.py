@@ -24,7 +24,7 @@ from . import arrays, images  # noqa: F401 - they fill CONTENDERS
 from .base import BATCH, CONTENDERS, SEQUENCE, TOKEN_BATCH, Env, be_quiet
 
 # Distributions whose versions the results name, by the module that brings them.
-DISTRIBUTIONS = {"nvidia.dali": "nvidia-dali-cuda130", "spdl.io": "spdl-io", "ffcv": "ffcv"}
+DISTRIBUTIONS = {"nvidia.dali": "nvidia-dali-cuda130", "spdl.io": "spdl-io", "ffcv": "ffcv", "webdataset": "webdataset"}
 PR_SET_PDEATHSIG = 1
 
 
@@ -122,6 +122,8 @@ class Trainer:
         facts.update(contiguous=one.is_contiguous(), different=different / len(small), finite=bool(torch.isfinite(data).all()))
         facts.update(mean=data.mean().item(), deviation=data.std().item(), classes=len(torch.unique(labels)), label_mean=labels.float().mean().item())
         return facts
+
+    check_shards = check_jpeg
 
     def check_arrays(self):
         """Whether samples are those of the files, by their sums and labels."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JPEG files in class folders, to random crops of 224 x 224 on the device, mirrored by chance, normalised, 16 bits a value: each contender's way.
+"""JPEG files in class folders or tar shards, to random crops of 224 x 224 on the device, mirrored by chance, normalised, 16 bits a value: each
+contender's way.
 
-In: the folder "jpeg" of the inputs. Out: batches of base.BATCH.
+In: the folders "jpeg" and "shards" of the inputs. Out: batches of base.BATCH.
 """
 import collections
 import math
@@ -16,6 +17,7 @@ from .base import (
     QUEUE_DEPTH,
     SIDE,
     STD,
+    be_quiet,
     contender,
     dali_batches,
     dali_pipeline,
@@ -30,15 +32,22 @@ AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 DALI = ("nvidia.dali",)
 
 
+def shard_paths(env):
+    return [str(path) for path in sorted((env.inputs / "shards").iterdir())]
+
+
 # Decorators apply from the last to the first, so the last line comes first in the tables.
+@contender("shards", "pinfeed, decode=auto", "pinfeed", on_gpu=True, decode="auto", kind="shards")
+@contender("shards", "pinfeed, decode=gpu", "pinfeed", on_gpu=True, decode="gpu", kind="shards")
+@contender("shards", "pinfeed, decode=cpu", "pinfeed", decode="cpu", kind="shards")
 @contender("jpeg", "pinfeed, decode=auto", "pinfeed", on_gpu=True, decode="auto")
 @contender("jpeg", "pinfeed, decode=gpu", "pinfeed", on_gpu=True, decode="gpu")
 @contender("jpeg", "pinfeed, decode=cpu", "pinfeed", decode="cpu")
-def pinfeed_images(env, decode):
+def pinfeed_images(env, decode, kind="jpeg"):
     import feeding
 
     more = {"device": None, "backend": "auto"} if env.host else {"device": env.device, "backend": "auto"}
-    return feeding.endless(feeding.open_feed(env.address, env.inputs, "jpeg", decode=decode, **more))
+    return feeding.endless(feeding.open_feed(env.address, env.inputs, kind, decode=decode, **more))
 
 
 @contender("jpeg", "DALI mixed, crop while decoding, hardware load 0.65 (its default)", "DALI", needs=DALI, load=0.65)
@@ -46,7 +55,8 @@ def pinfeed_images(env, decode):
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0, queue depth 2 (its default)", "DALI", needs=DALI, load=1.0, whole=True, depth=2)
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0, 4 threads", "DALI", needs=DALI, load=1.0, whole=True, threads=4)
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0", "DALI", needs=DALI, load=1.0, whole=True)
-def dali_images(env, load, whole=False, threads=None, depth=QUEUE_DEPTH):
+@contender("shards", "DALI readers.webdataset, mixed, whole image, hardware load 1.0, 4 threads", "DALI", needs=DALI, load=1.0, whole=True, threads=4, shards=True)
+def dali_images(env, load, whole=False, threads=None, depth=QUEUE_DEPTH, shards=False):
     pipeline = dali_pipeline(env, threads or env.cores, prefetch_queue_depth=depth)
     from nvidia.dali import fn, types
 
@@ -55,7 +65,12 @@ def dali_images(env, load, whole=False, threads=None, depth=QUEUE_DEPTH):
 
     @pipeline
     def pipe():
-        files, labels = fn.readers.file(file_root=str(env.inputs / "jpeg"), random_shuffle=True, initial_fill=2048, name="reader")
+        order = {"random_shuffle": True, "initial_fill": 2048, "name": "reader"}
+        if shards:
+            files, labels = fn.readers.webdataset(paths=shard_paths(env), ext=["jpg", "cls"], missing_component_behavior="error", **order)
+            labels = labels - ord("0")  # texts of one digit
+        else:
+            files, labels = fn.readers.file(file_root=str(env.inputs / "jpeg"), **order)
         if whole:
             images = fn.decoders.image(files, device=device, output_type=types.RGB, **hardware)
             images = fn.random_resized_crop(
@@ -109,6 +124,25 @@ class Photos:
 def dataloader_images(env, workers, pillow=False):
     batches = iter(data_loader(env, Photos(env.inputs / "jpeg", pillow), workers))  # before CUDA is initialised here
     return to_device(env, batches, normaliser(env))
+
+
+@contender("shards", "webdataset, 16 workers, torchvision's decoder", "webdataset", burst=16, needs=("webdataset",), workers=16)
+def webdataset_images(env, workers):
+    """As its documentation advises for training: shards drawn without end, and a buffer of samples in each worker, which makes whole batches."""
+    import torch
+    import torchvision.io
+    import webdataset
+
+    photos = Photos(env.inputs / "jpeg")
+
+    def decode(data):
+        image = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=torchvision.io.ImageReadMode.RGB)
+        return photos.flip(photos.crop(image))
+
+    samples = webdataset.WebDataset(shard_paths(env), resampled=True).shuffle(1000).to_tuple("jpg", "cls").map_tuple(decode, int)
+    loader = webdataset.WebLoader(samples.batched(BATCH), batch_size=None, num_workers=workers, pin_memory=not env.host, prefetch_factor=4, worker_init_fn=be_quiet)
+    pairs = ((images, torch.as_tensor(labels)) for images, labels in loader)
+    return to_device(env, pairs, normaliser(env))
 
 
 def random_crop(width, height, rng):

@@ -51,11 +51,11 @@ def test_contenders_are_measured_or_listed(daemon, inputs, tmp_path):
     assert status == 0, said
     ran = {key for key, one in results.items() if one.turns}
     assert ran == {
-        ("jpeg", CPU), ("arrays", "pinfeed"), ("arrays", "pinfeed, slots lent"),
+        ("jpeg", CPU), ("shards", CPU), ("arrays", "pinfeed"), ("arrays", "pinfeed, slots lent"),
         ("arrays", "by hand: 16 threads, pinned slots"), ("arrays", "ceiling: one pinned batch, copied again and again"), ("tokens", "pinfeed"), ("tokens", "by hand: 1 thread, pinned slots"),
     }, said  # fmt: skip
     assert all(results[key].rate > 0 and results[key].check.startswith("ok") for key in ran)
-    assert results["jpeg", GPU].absent == results["jpeg", AUTO].absent == WITHOUT_GPU
+    assert all(results[row, name].absent == WITHOUT_GPU for row in ("jpeg", "shards") for name in (GPU, AUTO))
     assert results["jpeg", "FFCV, 16 workers"].absent == "ffcv not installed" and "| FFCV, 16 workers | ffcv not installed |" in said
     assert results["jpeg", CPU].kept_at_pace() > 0 and results["jpeg", CPU].drained()[1] > 0
     assert (tmp_path / "peers.png").stat().st_size > 10_000
