@@ -38,7 +38,12 @@ build_libspng() { # its CMake file cannot build the archive alone
     'Cflags: -I${prefix}/include -DSPNG_STATIC' 'Libs: -L${prefix}/lib -lspng' >"$deps/lib/pkgconfig/spng.pc"
 }
 
-libraries="abseil re2 protobuf fmtlib spdlog prometheus-cpp libjpeg-turbo libspng" # in the order in which they need each other
+build_libwebp() {
+  with_cmake libwebp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DWEBP=OFF -DWEBP_BUILD_GIF2WEBP=OFF -DWEBP_BUILD_IMG2WEBP=OFF \
+    -DWEBP_BUILD_VWEBP=OFF -DWEBP_BUILD_WEBPINFO=OFF -DWEBP_BUILD_LIBWEBPMUX=OFF -DWEBP_BUILD_WEBPMUX=OFF -DWEBP_BUILD_EXTRAS=OFF
+}
+
+libraries="abseil re2 protobuf fmtlib spdlog prometheus-cpp libjpeg-turbo libspng libwebp" # in the order in which they need each other
 update_archive
 mkdir -p "$deps"/{licences,stamps,include,lib/pkgconfig} "$work/sources"
 cd "$work/sources"

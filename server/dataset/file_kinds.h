@@ -12,11 +12,11 @@
 
 namespace pinfeed {
 
-inline constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".jpeg", ".png"};
+inline constexpr std::array<std::string_view, 4> kImageExtensions = {".jpg", ".jpeg", ".png", ".webp"};
 // Other extensions that torchvision accepts. They are errors: ignoring such a file would silently shift every
 // later sample.
-inline constexpr std::array<std::string_view, 6> kUnsupportedImageExtensions = {".ppm", ".bmp",  ".pgm",
-                                                                                ".tif", ".tiff", ".webp"};
+inline constexpr std::array<std::string_view, 5> kUnsupportedImageExtensions = {".ppm", ".bmp", ".pgm",
+                                                                                ".tif", ".tiff"};
 
 inline constexpr std::array<std::string_view, 1> kShardExtensions = {".tar"};
 

@@ -14,9 +14,17 @@ namespace {
 
 constexpr std::string_view kJpegMagic("\xFF\xD8\xFF", 3);
 constexpr std::string_view kPngMagic("\x89PNG\r\n\x1A\n", 8);
+constexpr std::string_view kRiffMagic("RIFF");
+constexpr std::string_view kWebpMagic("WEBP");
+constexpr size_t kWebpMagicOffset = 8;  // behind the RIFF header's size
 
 bool StartsWith(std::span<const std::byte> file, std::string_view magic) {
   return file.size() >= magic.size() && std::memcmp(file.data(), magic.data(), magic.size()) == 0;
+}
+
+bool IsWebp(std::span<const std::byte> file) {
+  return StartsWith(file, kRiffMagic) &&
+         StartsWith(file.subspan(std::min(file.size(), kWebpMagicOffset)), kWebpMagic);
 }
 
 Status NotAnImage(std::span<const std::byte> file) {
@@ -27,7 +35,7 @@ Status NotAnImage(std::span<const std::byte> file) {
     std::snprintf(hex, sizeof hex, " %02x", std::to_integer<unsigned>(file[i]));
     start += hex;
   }
-  return DataLoss("neither a JPEG nor a PNG image: the file starts with" + start);
+  return DataLoss("neither a JPEG nor a PNG nor a WebP image: the file starts with" + start);
 }
 
 }  // namespace
@@ -42,6 +50,12 @@ Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, b
   } else if (StartsWith(file, kPngMagic)) {
     ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file, oriented));
     format_ = Format::kPng;
+    stored_width_ = header.width;
+    stored_height_ = header.height;
+    orientation_ = header.orientation;
+  } else if (IsWebp(file)) {
+    ASSIGN_OR_RETURN(const WebpDecoder::Header header, webp_.Open(file, oriented));
+    format_ = Format::kWebp;
     stored_width_ = header.width;
     stored_height_ = header.height;
     orientation_ = header.orientation;
@@ -63,7 +77,7 @@ Result<ImageView> ImageDecoder::Decode(const Box& region) {
     ASSIGN_OR_RETURN(stored, jpeg_.Decode(stored_box));
   } else {
     // PNG is decoded whole: a row depends on the one above it, and the checksums are at the end.
-    ASSIGN_OR_RETURN(const ImageView whole, png_.Decode());
+    ASSIGN_OR_RETURN(const ImageView whole, format_ == Format::kPng ? png_.Decode() : webp_.Decode());
     stored = whole.Crop(stored_box);
   }
   if (orientation_ == 1) return stored;
@@ -72,7 +86,8 @@ Result<ImageView> ImageDecoder::Decode(const Box& region) {
 }
 
 void ImageDecoder::Trim(size_t bytes) {
-  for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &oriented_}) buffer->Trim(bytes);
+  for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &webp_.pixels(), &oriented_})
+    buffer->Trim(bytes);
 }
 
 }  // namespace pinfeed

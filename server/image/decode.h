@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decodes an image file to pixels. In: the bytes of a JPEG or PNG file. Out: the RGB pixels of a region of
-// the image as displayed.
+// Decodes an image file to pixels. In: the bytes of a JPEG, PNG or WebP file. Out: the RGB pixels of a region
+// of the image as displayed.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include "server/image/image.h"
 #include "server/image/jpeg.h"
 #include "server/image/png.h"
+#include "server/image/webp.h"
 
 namespace pinfeed {
 
@@ -40,13 +41,14 @@ class ImageDecoder {
   void Trim(size_t bytes);
 
  private:
-  enum class Format { kJpeg, kPng };
+  enum class Format { kJpeg, kPng, kWebp };
   Format format_ = Format::kJpeg;
   int32_t stored_width_ = 0;
   int32_t stored_height_ = 0;
   int orientation_ = 1;
   JpegDecoder jpeg_;
   PngDecoder png_;
+  WebpDecoder webp_;
   ImageBuffer oriented_;
 };
 

@@ -403,7 +403,7 @@ def test_pixels_are_no_image_file(serve):
     serve("files", input="image", transforms=[pinfeed.Resize((8, 8))])
     with pinfeed.BatcherClient("files") as client:
         for pixels in (np.zeros((8, 8, 3), np.uint8), np.zeros(64, np.float32), np.zeros(3, "M8[s]"), [1, 2]):
-            with pytest.raises(pinfeed.InvalidArgumentError, match=r"not the bytes of a JPEG or PNG file.* input=\(dtype, shape\) takes arrays"):
+            with pytest.raises(pinfeed.InvalidArgumentError, match=r"not the bytes of a JPEG, PNG or WebP file.* input=\(dtype, shape\) takes arrays"):
                 client.submit(pixels)
         assert client.submit(np.frombuffer(jpeg(51), np.uint8)).result(TIMEOUT)
 

@@ -128,6 +128,31 @@ def png_modes():
                     case_decode(f"png_{colour}_{depth}_{int(interlaced)}_{int(trns)}.png", data, expected)
 
 
+def webp():
+    for width, height in ((500, 375), (123, 77), (1, 1), (17, 33), (8, 300)):
+        image = picture(width, height)
+        with_alpha = image.copy()
+        with_alpha.putalpha(Image.fromarray(RNG.integers(0, 256, (height, width), dtype=np.uint8)))
+        for lossless in (False, True):
+            case_decode(f"webp_{width}x{height}_{int(lossless)}.webp", encoded(image, "WEBP", lossless=lossless))
+            # exact: otherwise the encoder clears the colours of transparent pixels.
+            case_decode(f"webp_alpha_{width}x{height}_{int(lossless)}.webp", encoded(with_alpha, "WEBP", lossless=lossless, exact=True))
+    for orientation in range(1, 10):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        case_decode(f"turned_{orientation}.webp", encoded(picture(70, 45), "WEBP", exif=exif.tobytes()))
+    case_decode("longest_sides.webp", encoded(picture(16383, 3), "WEBP"))
+    for lossless in (False, True):
+        data = encoded(picture(200, 150), "WEBP", lossless=lossless)
+        for i in range(40):
+            at = int(RNG.integers(30, len(data) - 20))
+            case_as_pillow(f"sector_{int(lossless)}_{i}.webp", data[:at] + RNG.bytes(8) + data[at + 8:], "WebP")
+            case_reject(f"cut_{int(lossless)}_{i}.webp", data[:int(RNG.integers(12, len(data) - 1))], "WebP")
+        case_reject(f"wrong_size_{int(lossless)}.webp", data[:4] + struct.pack("<I", 20) + data[8:], "WebP")
+    frames = encoded(picture(30, 20), "WEBP", save_all=True, append_images=[picture(30, 20)], duration=100)
+    case_reject("animation.webp", frames, "animation", pillow=False)
+
+
 def decode():
     for width, height in ((500, 375), (123, 77), (1, 1), (16, 16), (17, 33), (8, 300)):
         image = picture(width, height)
@@ -153,6 +178,7 @@ def decode():
     late = encoded(picture(45, 70), "PNG")
     case_decode("turned_late.png", late[:-12] + chunk(b"eXIf", little[6:]) + late[-12:])
     png_modes()
+    webp()
 
     jpeg = encoded(picture(200, 150), "JPEG", quality=90)
     case_decode("garbage_behind.jpg", jpeg + b"\0" * 100000)

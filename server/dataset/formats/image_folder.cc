@@ -62,7 +62,7 @@ class ImageFolder final : public Dataset {
 // Lists `base` and the directories below it, except those that `store` knows. Sample i is sample i of
 // torchvision's ImageFolder: classes in Python's order of their names, within a class ordered by (directory,
 // file name), including nested directories. Files of other kinds are ignored. Images of an unsupported kind
-// (.webp, .bmp, ...), dangling links to images and classes without images are errors that name them, so
+// (.bmp, .tif, ...), dangling links to images and classes without images are errors that name them, so
 // samples never go missing silently.
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
                                                        std::string user_path, IndexStore* store) {

@@ -78,7 +78,7 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
   if (!HasExtension(entry.name, kImageExtensions)) {
     if (!HasExtension(entry.name, kUnsupportedImageExtensions)) return false;
     return InvalidArgument(
-        object() + " is an image of an unsupported format; convert it to JPEG or PNG, or move it away");
+        object() + " is an image of an unsupported format; convert it to JPEG, PNG or WebP, or move it away");
   }
   if (entry.kind == EntryKind::kDangling)
     return NotFound(object() + " is a dangling symbolic link; repair or remove it");
@@ -119,7 +119,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
           ") but no class folders; arrange them as <class>/<image>, or move all into one folder below it "
           "if they have no labels");
     }
-    return InvalidArgument(object + " holds no class folders; expected <class>/<image>.jpg, .jpeg or .png");
+    return InvalidArgument(object +
+                           " holds no class folders; expected <class>/<image>.jpg, .jpeg, .png or .webp");
   }
   SortByName(index.classes_);
   RETURN_IF_ERROR(CheckNotSplits(base, index.classes_));
@@ -141,7 +142,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     if (found[label].empty()) {
       return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
                              QuotePath(index.classes_[label]) +
-                             " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
+                             " holds no image (.jpg, .jpeg, .png, .webp); add images or remove the folder");
     }
     folders += found[label].size();
     for (const FolderScan::Folder& folder : found[label]) {

@@ -123,7 +123,7 @@ std::string_view PathFault(std::string_view path) {
     begin = end + 1;
   }
   if (HasExtension(path, kUnsupportedImageExtensions))
-    return "is an image of an unsupported format; convert it to JPEG or PNG";
+    return "is an image of an unsupported format; convert it to JPEG, PNG or WebP";
   return {};
 }
 

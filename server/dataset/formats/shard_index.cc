@@ -65,7 +65,7 @@ std::string FieldFault(std::string_view extension) {
            "images KEY.jpg or KEY.png, and others by another extension";
   if (extension.find('.') == std::string::npos &&
       HasExtension("." + std::string(extension), kUnsupportedImageExtensions))
-    return "is an image of an unsupported format; convert it to JPEG or PNG";
+    return "is an image of an unsupported format; convert it to JPEG, PNG or WebP";
   if (!IsFieldName(extension))
     return "its extension must be text without control characters, quotes or backslashes";
   return {};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The format "webdataset": tar archives (shards) in which neighbouring files of one name but for the
 // extension are a sample, as https://github.com/webdataset/webdataset defines them. In: a .tar file, or a
-// directory of them. Out: the fields "image" (.jpg, .jpeg, .png), "label" (int64; .cls), tensors (.npy), and
-// the bytes of other files, by extension. Samples come in the order of the shards' names, and within a shard
-// as they lie.
+// directory of them. Out: the fields "image" (.jpg, .jpeg, .png, .webp), "label" (int64; .cls), tensors
+// (.npy), and the bytes of other files, by extension. Samples come in the order of the shards' names, and
+// within a shard as they lie.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -69,7 +69,7 @@ class Batcher:
 
     name: for clients, and for further processes that open the same batcher to take batches too: each batch goes to one of
       them.
-    input: "image", an encoded JPEG or PNG, or (dtype, shape) of an array. transforms, layout, device, framework, slots,
+    input: "image", an encoded JPEG, PNG or WebP, or (dtype, shape) of an array. transforms, layout, device, framework, slots,
       address: as in `open`.
     max_batch, max_delay: a batch closes when it has so many requests, or when its first one has waited so many seconds
       and a slot is free. A second or more is possible, with a warning, as milliseconds may have been meant.

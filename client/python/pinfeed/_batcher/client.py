@@ -160,7 +160,7 @@ class BatcherClient:
             content = file.cast("B")
         except (TypeError, ValueError):  # ValueError: dates, for example, which have no buffer
             raise invalid(
-                f"submit: this {type(data).__name__} is not the bytes of a JPEG or PNG file, which the batcher {self._name!r} takes; one with "
+                f"submit: this {type(data).__name__} is not the bytes of a JPEG, PNG or WebP file, which the batcher {self._name!r} takes; one with "
                 "input=(dtype, shape) takes arrays",
             ) from None
         if not 0 < content.nbytes <= self._room:

@@ -137,7 +137,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       exif_orientation: images are rotated as their EXIF orientation says, like PIL.ImageOps.exif_transpose. False:
         as stored, like torchvision's ImageFolder.
       decode: where JPEG images are decoded. "cpu": by the daemon's workers. "gpu": by the engines of the GPU of
-        `device`; the workers decode only what those cannot, such as progressive JPEG and PNG. "auto": some by each, so
+        `device`; the workers decode only what those cannot, such as progressive JPEG, PNG and WebP. "auto": some by each, so
         that both finish together; the workers alone, with a warning, if the GPU cannot. `Feed.decode` says what was
         decided, such as "auto:787": 787 of 1,000 samples by the GPU. Give that of rank 0 to all ranks. Pixels of a
         GPU differ a little from those of the CPU. Not with on_bad_sample="skip". None: as the state, or else "cpu".

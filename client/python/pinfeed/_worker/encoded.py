@@ -26,7 +26,7 @@ class EncodedImage:
     make of the images: a tensor of shape [batch, channels, height, width] and of the transforms' dtype, as
     ``pinfeed.open(..., transforms=...)`` gives it. It lives as long as the other tensors of the batch.
 
-    `path_or_bytes`: the path of a JPEG or PNG file below the daemon's allowed roots, which the daemon opens; or the
+    `path_or_bytes`: the path of a JPEG, PNG or WebP file below the daemon's allowed roots, which the daemon opens; or the
     file's bytes, as any object with a buffer, of which only a reference is kept. A relative path is below the working
     directory at this call.
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/image/webp.h"
+
+#include <webp/decode.h>
+#include <webp/demux.h>
+
+#include <string>
+
+#include "common/base/unique_handle.h"
+#include "server/image/exif.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr int kLossless = 2;              // WebPBitstreamFeatures::format
+constexpr uint64_t kPlanesBytes = 4 + 1;  // for a pixel: of a lossless image, and its alpha
+
+struct DemuxerTraits {
+  using Handle = WebPDemuxer*;
+  static constexpr WebPDemuxer* Null() { return nullptr; }
+  static void Close(WebPDemuxer* demuxer) noexcept { WebPDemuxDelete(demuxer); }
+};
+
+const uint8_t* BytesOf(std::span<const std::byte> file) {
+  return reinterpret_cast<const uint8_t*>(file.data());
+}
+
+Status WebpFailure(VP8StatusCode status) {
+  if (status == VP8_STATUS_NOT_ENOUGH_DATA) return DataLoss("WebP file is truncated");
+  if (status == VP8_STATUS_OUT_OF_MEMORY) return ResourceExhausted("no memory for the WebP decoder");
+  return DataLoss("WebP: the file is damaged (libwebp status " + std::to_string(status) + ")");
+}
+
+// Files that the library cannot take apart have none: Decode says what is wrong with them.
+int OrientationOf(std::span<const std::byte> file) {
+  const WebPData data{BytesOf(file), file.size()};
+  const UniqueHandle<DemuxerTraits> demuxer(WebPDemux(&data));
+  WebPChunkIterator exif;
+  if (!demuxer || WebPDemuxGetChunk(demuxer.get(), "EXIF", 1, &exif) == 0) return 1;
+  const std::span<const std::byte> tiff =
+      WithoutExifId(std::as_bytes(std::span(exif.chunk.bytes, exif.chunk.size)));
+  const int orientation = TiffOrientation(tiff).value_or(1);
+  WebPDemuxReleaseChunkIterator(&exif);
+  return orientation;
+}
+
+}  // namespace
+
+Result<WebpDecoder::Header> WebpDecoder::Open(std::span<const std::byte> file, bool oriented) {
+  WebPBitstreamFeatures features;
+  if (const VP8StatusCode status = WebPGetFeatures(BytesOf(file), file.size(), &features);
+      status != VP8_STATUS_OK)
+    return WebpFailure(status);
+  if (features.has_animation != 0)
+    return DataLoss("WebP: the file is an animation; store the picture that is meant as a file of its own");
+  RETURN_IF_ERROR(CheckDecodedSize("WebP", features.width, features.height));
+  file_ = file;
+  width_ = features.width;
+  height_ = features.height;
+  has_planes_ = features.format == kLossless || features.has_alpha != 0;
+  return Header{width_, height_, oriented ? OrientationOf(file) : 1};
+}
+
+Result<ImageView> WebpDecoder::Decode() {
+  const uint64_t pixels = static_cast<uint64_t>(width_) * static_cast<uint64_t>(height_);
+  ASSIGN_OR_RETURN(const ImageBuffer::Memory memory,
+                   pixels_.Ask(width_, height_, has_planes_ ? kPlanesBytes * pixels : 0));
+  ASSIGN_OR_RETURN(uint8_t* const out, pixels_.Reserve(width_, height_, memory));
+  const size_t stride = 3 * static_cast<size_t>(width_);
+  WebPDecoderConfig config;
+  PF_CHECK(WebPInitDecoderConfig(&config) != 0, "libwebp has the version of its headers");
+  config.output.colorspace = MODE_RGB;
+  config.output.is_external_memory = 1;
+  config.output.u.RGBA = {out, static_cast<int>(stride), 3 * pixels};
+  const VP8StatusCode status = WebPDecode(BytesOf(file_), file_.size(), &config);
+  if (status != VP8_STATUS_OK) return WebpFailure(status);
+  return ImageView{out, width_, height_, stride};
+}
+
+}  // namespace pinfeed
