@@ -123,7 +123,7 @@ def take(daemon, batches, seconds, batch_size, file):
 
 def make_copies(inputs, folder):
     """The inputs several times over, as new folders and files."""
-    made = bench_inputs.Inputs(folder / "npy", folder / "jpeg", folder / "tokens.bin")
+    made = bench_inputs.Inputs(folder / "npy", folder / "jpeg", folder / "shards", folder / "tokens.bin")
     unfinished = folder / "unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     if not made.npy.exists():

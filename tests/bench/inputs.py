@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks read. In: a folder. Out: an array of images, a folder of JPEG files and a stream of tokens in it.
+"""What the benchmarks read. In: a folder. Out: an array of images, a folder of JPEG files, tar shards of them, and a stream of tokens in it.
 
 They are made once, and are larger than the processor's caches but smaller than the page cache.
 """
@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import tarfile
 
 import numpy as np
 
@@ -16,6 +17,7 @@ IMAGE_SHAPE = (3, 224, 224)
 NPY_SAMPLES = 10240  # 1.54 GB
 JPEG_SIZE = (500, 375)
 JPEG_CLASSES, JPEG_PER_CLASS = 10, 200
+SHARDS = 10
 TOKENS = 100_000_000  # 200 MB
 
 
@@ -23,14 +25,15 @@ TOKENS = 100_000_000  # 200 MB
 class Inputs:
     npy: pathlib.Path  # folder with images.npy and labels.npy
     jpeg: pathlib.Path  # class folders
+    shards: pathlib.Path  # of the same images
     tokens: pathlib.Path  # flat uint16
 
 
 def make_inputs(root, progress):
     """Makes what is missing. `progress(iterable, description)` shows a bar."""
     root.mkdir(parents=True, exist_ok=True)
-    inputs = Inputs(root / "npy", root / "jpeg", root / "tokens.bin")
-    for path, make in ((inputs.npy, _make_npy), (inputs.jpeg, _make_jpeg), (inputs.tokens, _make_tokens)):
+    inputs = Inputs(root / "npy", root / "jpeg", root / "shards", root / "tokens.bin")
+    for path, make in ((inputs.npy, _make_npy), (inputs.jpeg, _make_jpeg), (inputs.shards, _make_shards), (inputs.tokens, _make_tokens)):
         if path.exists():
             continue
         unfinished = path.with_name(path.name + ".unfinished")
@@ -74,6 +77,20 @@ def _make_jpeg(folder, progress):
                 for label in range(JPEG_CLASSES) for number in range(JPEG_PER_CLASS)]
         for _ in progress(pool.imap_unordered(_make_photo, jobs, 20), "making JPEG files", len(jobs)):
             pass
+
+
+def _make_shards(folder, progress):
+    """The images and their labels, the classes mixed."""
+    folder.mkdir()
+    classes = sorted((folder.parent / "jpeg").iterdir())
+    samples = sorted((path.name, label, path) for label, below in enumerate(classes) for path in below.iterdir())
+    for shard in progress(range(SHARDS), "making shards"):
+        with tarfile.open(folder / f"{shard:03}.tar", "w") as archive:
+            for number, (_, label, path) in enumerate(samples[shard::SHARDS]):
+                archive.add(path, f"{number:06}.jpg")
+                info = tarfile.TarInfo(f"{number:06}.cls")
+                info.size = 1
+                archive.addfile(info, io.BytesIO(b"%d" % label))
 
 
 def _load_photos():

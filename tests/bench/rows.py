@@ -50,6 +50,7 @@ SMALL = {"batch_size": 8, "sequence_length": 64, "drop_last": True, "rank": 0, "
 # Ratios hold on any machine: of the ceiling, and over the DataLoader.
 OF_CEILING = 0.85
 NPY_TIMES, JPEG_TIMES, TOKENS_TIMES = 5, 2.5, 10
+SHARDS_OF_FILES = 0.95
 NEXT_CPP_US, NEXT_PYTHON_US, NEXT_P99_OF_P50 = 15, 40, 5
 FIRST_BATCH_MS = 100
 GROWTH_MIB = 1
@@ -137,11 +138,17 @@ def jpeg_rows(bench):
     check_images(bench.trainer(folder, dict(JPEG, sample_ids=True)), dataset)
     names = "".join(f"{path}\n" for path, _ in dataset.samples)
     ceiling = measure.Program(lambda seconds: [bench.program("decode_ceiling"), seconds, CORES], names)
-    rates = bench.compete("jpeg", dataset, JPEG["batch_size"], 4, {"pinfeed": trainer, "ceiling": ceiling})
+    bench_inputs.read_once(bench.inputs.shards)
+    shards = bench.trainer(bench.inputs.shards, JPEG)
+    rates = bench.compete("jpeg", dataset, JPEG["batch_size"], 4, {"pinfeed": trainer, "shards": shards, "ceiling": ceiling})
     yield Row(
         f"JPEG 500x375 to float32 3x224x224, batch 64 (DataLoader: {bench.workers['jpeg']} workers)",
         rates["pinfeed"], "images/s", rates["DataLoader"], rates["ceiling"],
         ratios(JPEG_TIMES), meets(rates, JPEG_TIMES),
+    )
+    yield Row(
+        "the same images in tar shards (ceiling: as files)", rates["shards"], "images/s", None, rates["pinfeed"],
+        f">= {SHARDS_OF_FILES:.0%} of ceiling", rates["shards"] >= SHARDS_OF_FILES * rates["pinfeed"],
     )
 
 
