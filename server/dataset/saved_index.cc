@@ -11,7 +11,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kMagic = 0x31307364'6c6f4670;  // "pFolds01"; another layout or meaning takes another
+constexpr uint64_t kIndexMagic = 0x31307364'6c6f4670;  // "pFolds01"; another layout or meaning takes another
 
 struct Header {
   uint64_t magic;
@@ -48,7 +48,7 @@ std::string EncodeSavedIndex(std::vector<SavedNode>& nodes) {
   for (const SavedNode& node : nodes) AppendAs(Record{node.version, end += node.contents.size()}, bytes);
   for (const SavedNode& node : nodes) bytes += node.contents;
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
-  const Header header{kMagic, nodes.size(), HashWords(nodes.size(), rest)};
+  const Header header{kIndexMagic, nodes.size(), HashWords(nodes.size(), rest)};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }
@@ -56,7 +56,7 @@ std::string EncodeSavedIndex(std::vector<SavedNode>& nodes) {
 Result<SavedIndex> SavedIndex::Parse(std::string bytes) {
   if (bytes.size() < sizeof(Header)) return Damaged("it is too short");
   const auto header = ReadAs<Header>(bytes, 0);
-  if (header.magic != kMagic) return Damaged("it does not start as it should");
+  if (header.magic != kIndexMagic) return Damaged("it does not start as it should");
   const std::string_view rest = std::string_view(bytes).substr(sizeof(Header));
   if (header.nodes > rest.size() / sizeof(Record)) return Damaged("records are missing");
   if (HashWords(header.nodes, rest) != header.checksum) return Damaged("its checksum is wrong");

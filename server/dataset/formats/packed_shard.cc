@@ -11,7 +11,7 @@
 namespace pinfeed {
 namespace {
 
-struct Header {
+struct PackedHeader {
   uint64_t file_bytes;
   uint64_t passed_over;
   uint64_t samples;
@@ -58,7 +58,7 @@ bool IsPossible(const ShardPart& part, uint64_t file_bytes) {
 }  // namespace
 
 uint64_t PackedShardBytes(const ShardIndex& shard) {
-  uint64_t bytes = sizeof(Header) + PackedNames::MemoryOf(shard.keys.size(), shard.keys.bytes());
+  uint64_t bytes = sizeof(PackedHeader) + PackedNames::MemoryOf(shard.keys.size(), shard.keys.bytes());
   for (const auto& [name, parts] : shard.fields)
     bytes += sizeof(uint32_t) + name.size() + parts.size() * sizeof(ShardPart);
   return bytes;
@@ -68,7 +68,7 @@ std::string PackShard(const ShardIndex& shard) {
   std::string bytes;
   bytes.reserve(PackedShardBytes(shard));
   const PackedNames& keys = shard.keys;
-  AppendAs(Header{shard.file_bytes, shard.passed_over, keys.size(), keys.bytes(), shard.fields.size()},
+  AppendAs(PackedHeader{shard.file_bytes, shard.passed_over, keys.size(), keys.bytes(), shard.fields.size()},
            bytes);
   uint32_t end = 0;
   for (uint64_t i = 0; i < keys.size(); ++i) AppendAs(end += static_cast<uint32_t>(keys[i].size()), bytes);
@@ -83,7 +83,7 @@ std::string PackShard(const ShardIndex& shard) {
 
 std::optional<ShardIndex> UnpackShard(std::string_view packed) {
   Bytes bytes(packed);
-  const std::optional<Header> header = bytes.Value<Header>();
+  const std::optional<PackedHeader> header = bytes.Value<PackedHeader>();
   if (!header || header->key_bytes > PackedNames::kMaxBytes || header->fields > kMaxShardFields)
     return std::nullopt;
   ShardIndex shard;
