@@ -189,7 +189,7 @@ Ref Take(Next* self, const Iterator* iterator) {
   if (PyObject_Size(state.messages.get()) != 0) return Ref();
   const Ref locked(PyObject_CallFunctionObjArgs(state.acquire.get(), Py_False, nullptr));
   if (locked.get() != Py_True) return Ref();  // another thread has the lock, or there is an exception
-  const Ref alive = Ref::Copy(reinterpret_cast<PyObject*>(self));
+  const Ref alive = CopyOf(reinterpret_cast<PyObject*>(self));
   Ref batch;
   if (state.next(*const_cast<pf_feed**>(state.feed), PF_ONLY_LOOK, state.out, state.info) == PF_OK &&
       IsPlain(state))

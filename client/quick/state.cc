@@ -16,7 +16,7 @@ bool ReadAddress(PyObject* arguments, const char* key, Function* out) {
 }
 
 Ref ReadObject(PyObject* arguments, const char* key) {
-  return Ref::Copy(PyDict_GetItemString(arguments, key));
+  return CopyOf(PyDict_GetItemString(arguments, key));
 }
 
 bool ReadNumber(PyObject* arguments, const char* key, Py_ssize_t* out) {
@@ -33,9 +33,8 @@ bool ReadFields(PyObject* arguments, State* state) {
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
     PyObject* const one = PyList_GetItem(list, i);
     if (PyTuple_Check(one) == 0 || PyTuple_Size(one) != 4) return false;
-    state->fields[state->field_count++] = {
-        Ref::Copy(PyTuple_GetItem(one, 0)), Ref::Copy(PyTuple_GetItem(one, 1)),
-        Ref::Copy(PyTuple_GetItem(one, 2)), Ref::Copy(PyTuple_GetItem(one, 3))};
+    state->fields[state->field_count++] = {CopyOf(PyTuple_GetItem(one, 0)), CopyOf(PyTuple_GetItem(one, 1)),
+                                           CopyOf(PyTuple_GetItem(one, 2)), CopyOf(PyTuple_GetItem(one, 3))};
   }
   return true;
 }

@@ -9,39 +9,24 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/base/unique_handle.h"
 #include "pinfeed/pinfeed.h"
 
 namespace pinfeed {
 
 constexpr size_t kMaxFields = 64;
 
-// Purpose: owns a reference to a Python object. Threads: with the GIL.
-class Ref {
- public:
-  explicit Ref(PyObject* object = nullptr) : object_(object) {}
-  static Ref Copy(PyObject* object) {
-    Py_XINCREF(object);
-    return Ref(object);
-  }
-  Ref(Ref&& other) noexcept : object_(other.release()) {}
-  Ref& operator=(Ref&& other) noexcept {
-    PyObject* const old = object_;
-    object_ = other.release();
-    Py_XDECREF(old);
-    return *this;
-  }
-  ~Ref() { Py_XDECREF(object_); }
-  PyObject* get() const { return object_; }
-  PyObject* release() {
-    PyObject* const object = object_;
-    object_ = nullptr;
-    return object;
-  }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_;
+struct RefTraits {
+  using Handle = PyObject*;
+  static constexpr PyObject* Null() { return nullptr; }
+  static void Close(PyObject* object) noexcept { Py_DECREF(object); }
 };
+using Ref = UniqueHandle<RefTraits>;  // with the GIL
+
+inline Ref CopyOf(PyObject* object) {
+  Py_XINCREF(object);
+  return Ref(object);
+}
 
 // A tensor of each batch.
 struct Field {

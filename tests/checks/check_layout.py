@@ -24,7 +24,7 @@ INCLUDABLE = {
     "client/kernels": "common",
     "client/copies": "common",
     "client/cli": "common",
-    "client/quick": "",
+    "client/quick": "common/base",
     "client/src/base": "common client/include",
     "client/src/link": "common proto client/include client/src/base",
     "client/src/gpu": "common client/kernels client/src/base client/src/link",
