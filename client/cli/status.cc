@@ -142,6 +142,57 @@ void PrintConsumers(const Json& status) {
   PrintTable({"feed", "pid", "batches_held", "requests_held", "held_seconds"}, rows);
 }
 
+// What the table has no column for. `all_workers`: the daemon's.
+void PrintNotes(const Json& feed, uint64_t all_workers) {
+  const std::string name = "feed " + std::to_string(UintField(feed, "id"));
+  const char* const id = name.c_str();
+  if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
+    std::printf("%s: its %s would wait less with %s\n", id, IsBatcher(feed) ? "model" : "trainers",
+                remedy.c_str());
+  const uint64_t hits = UintField(feed, "cache_hits");
+  if (const uint64_t looked_up = hits + UintField(feed, "cache_misses"); looked_up != 0)
+    std::printf("%s found %s of its images in the cache\n", id,
+                Percent(static_cast<double>(hits) / static_cast<double>(looked_up)).c_str());
+  if (const std::string line = FeedReadAhead(feed); !line.empty()) std::puts(line.c_str());
+  const std::string decode = TextField(feed, "decode");
+  if (!decode.empty() && decode != "cpu")
+    std::printf("%s has its images decoded by the trainers' GPUs: decode %s\n", id,
+                Printable(decode).c_str());
+  if (const uint64_t workers = UintField(feed, "max_workers"); workers != 0 && workers < all_workers)
+    std::printf("%s is loaded by at most %s at once: %s\n", id, Counted(workers, "worker").c_str(),
+                decode == "cpu" ? "its batches are small" : "its trainers' decoders need processors, too");
+  if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
+    std::printf("%s has its samples in %s of a GPU's memory%s\n", id, ByteSize(bytes).c_str(),
+                feed.value("resident_loading", false) ? ", into which they are being loaded" : "");
+  if (const std::string note = TextField(feed, "resident_note"); !note.empty())
+    std::printf("%s has no resident samples: %s\n", id, Printable(note).c_str());
+  const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
+  if (producers != 0 || again != 0) {
+    std::printf("%s has %s, %s with a batch to fill", id, Counted(producers, "producer").c_str(),
+                Count(UintField(feed, "producers_busy")).c_str());
+    if (const std::string end = TextField(feed, "data_end"); !end.empty())
+      std::printf("; the feed's data end before %s", Printable(end).c_str());
+    if (const std::string slowest = SlowestProducer(feed); !slowest.empty())
+      std::printf("; %s", slowest.c_str());
+    if (again != 0)
+      std::printf("; %s dealt again because a producer ended or took too long",
+                  Counted(again, "batch").c_str());
+    std::puts("");
+  }
+  if (const uint64_t batches = UintField(feed, "one_off_batches"); batches != 0)
+    std::printf(
+        "%s had %s larger than a slot, in memory of their own: %s now, %s at most; max_batch_bytes= makes "
+        "room\n",
+        id, Counted(batches, "batch").c_str(), ByteSize(UintField(feed, "one_off_bytes")).c_str(),
+        ByteSize(UintField(feed, "one_off_peak_bytes")).c_str());
+  if (!feed.contains("request_latency_seconds") || feed["request_latency_seconds"].is_null()) return;
+  const Json& latency = feed["request_latency_seconds"];
+  std::printf("%s answered requests within %s (p50), %s (p90), %s (p99); %s wait\n", id,
+              Duration(DoubleField(latency, "p50")).c_str(), Duration(DoubleField(latency, "p90")).c_str(),
+              Duration(DoubleField(latency, "p99")).c_str(),
+              Count(UintField(feed, "requests_waiting")).c_str());
+}
+
 void PrintFeeds(const Json& status) {
   Json rows = Json::array();
   for (Json feed : ListField(status, "feeds")) {
@@ -153,70 +204,7 @@ void PrintFeeds(const Json& status) {
   PrintTable({"feed", "dataset", "state", "epoch", "batch_index", "slots_free", "slots_filling",
               "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
              rows);
-  for (const Json& feed : rows) {
-    if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
-      std::printf("feed %s: its %s would wait less with %s\n", std::to_string(UintField(feed, "id")).c_str(),
-                  IsBatcher(feed) ? "model" : "trainers", remedy.c_str());
-  }
-  for (const Json& feed : rows) {
-    const uint64_t hits = UintField(feed, "cache_hits");
-    const uint64_t looked_up = hits + UintField(feed, "cache_misses");
-    if (looked_up == 0) continue;
-    std::printf("feed %s found %s of its images in the cache\n",
-                std::to_string(UintField(feed, "id")).c_str(),
-                Percent(static_cast<double>(hits) / static_cast<double>(looked_up)).c_str());
-  }
-  for (const Json& feed : rows) {
-    if (const std::string line = FeedReadAhead(feed); !line.empty()) std::puts(line.c_str());
-    const std::string decode = TextField(feed, "decode");
-    if (decode.empty() || decode == "cpu") continue;
-    std::printf("feed %s has its images decoded by the trainers' GPUs: decode %s\n",
-                std::to_string(UintField(feed, "id")).c_str(), Printable(decode).c_str());
-  }
-  for (const Json& feed : rows) {
-    const std::string id = std::to_string(UintField(feed, "id"));
-    if (const uint64_t workers = UintField(feed, "max_workers");
-        workers != 0 && workers < UintField(status, "workers"))
-      std::printf("feed %s is loaded by at most %s at once: %s\n", id.c_str(),
-                  Counted(workers, "worker").c_str(),
-                  TextField(feed, "decode") == "cpu" ? "its batches are small"
-                                                     : "its trainers' decoders need processors, too");
-    if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
-      std::printf("feed %s has its samples in %s of a GPU's memory%s\n", id.c_str(), ByteSize(bytes).c_str(),
-                  feed.value("resident_loading", false) ? ", into which they are being loaded" : "");
-    if (const std::string note = TextField(feed, "resident_note"); !note.empty())
-      std::printf("feed %s has no resident samples: %s\n", id.c_str(), Printable(note).c_str());
-  }
-  for (const Json& feed : rows) {
-    const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
-    if (producers == 0 && again == 0) continue;
-    std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),
-                Counted(producers, "producer").c_str(), Count(UintField(feed, "producers_busy")).c_str());
-    if (const std::string end = TextField(feed, "data_end"); !end.empty())
-      std::printf("; the feed's data end before %s", Printable(end).c_str());
-    if (const std::string slowest = SlowestProducer(feed); !slowest.empty())
-      std::printf("; %s", slowest.c_str());
-    if (again != 0)
-      std::printf("; %s dealt again because a producer ended or took too long",
-                  Counted(again, "batch").c_str());
-    std::puts("");
-  }
-  for (const Json& feed : rows) {
-    if (const uint64_t batches = UintField(feed, "one_off_batches"); batches != 0) {
-      std::printf(
-          "feed %s had %s larger than a slot, in memory of their own: %s now, %s at most; "
-          "max_batch_bytes= makes room\n",
-          std::to_string(UintField(feed, "id")).c_str(), Counted(batches, "batch").c_str(),
-          ByteSize(UintField(feed, "one_off_bytes")).c_str(),
-          ByteSize(UintField(feed, "one_off_peak_bytes")).c_str());
-    }
-    if (!feed.contains("request_latency_seconds") || feed["request_latency_seconds"].is_null()) continue;
-    const Json& latency = feed["request_latency_seconds"];
-    std::printf("feed %s answered requests within %s (p50), %s (p90), %s (p99); %s wait\n",
-                std::to_string(UintField(feed, "id")).c_str(), Duration(DoubleField(latency, "p50")).c_str(),
-                Duration(DoubleField(latency, "p90")).c_str(), Duration(DoubleField(latency, "p99")).c_str(),
-                Count(UintField(feed, "requests_waiting")).c_str());
-  }
+  for (const Json& feed : rows) PrintNotes(feed, UintField(status, "workers"));
   PrintConsumers(status);
 }
 
