@@ -18,26 +18,6 @@ constexpr uint64_t kLooks = 32;
 
 }  // namespace
 
-// Purpose: reads some files. Owns: a share of the CacheFill.
-class CacheFill::ReadTask final : public FillTask {
- public:
-  ReadTask(std::shared_ptr<CacheFill> fill, std::shared_ptr<FeedShare> share)
-      : FillTask(std::move(share), 1, 1), fill_(std::move(fill)) {}
-
-  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& scratch) override {
-    try {
-      files_ = fill_->Read(scratch);
-    } catch (const std::bad_alloc&) {
-      files_.clear();  // the memory is better used by the feeds
-    }
-  }
-  void Done() override { fill_->OnRead(std::move(files_)); }
-
- private:
-  const std::shared_ptr<CacheFill> fill_;
-  std::vector<File> files_;
-};
-
 // Purpose: decodes some images. Owns: a share of the CacheFill.
 class CacheFill::DecodeTask final : public FillTask {
  public:
@@ -111,7 +91,15 @@ void CacheFill::Resume(const FeedShare& feed) {
 void CacheFill::SubmitRead() {
   const MutexLock lock(mutex_);
   if (!stopped_.load(std::memory_order_relaxed))
-    readers_.Submit(std::make_shared<ReadTask>(shared_from_this(), share_));
+    readers_.Submit(std::make_shared<FunctionTask>(
+        share_, 1, [self = shared_from_this()](uint32_t, uint32_t, SampleScratch& scratch) {
+          std::vector<File> files;
+          try {
+            files = self->Read(scratch);
+          } catch (const std::bad_alloc&) {  // the memory is better used by the feeds
+          }
+          self->OnRead(std::move(files));
+        }));
 }
 
 std::vector<CacheFill::File> CacheFill::Read(SampleScratch& scratch) {

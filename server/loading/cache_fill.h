@@ -53,7 +53,6 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   void Stop() PF_EXCLUDES(mutex_);
 
  private:
-  class ReadTask;
   class DecodeTask;
   static constexpr uint64_t kNever = UINT64_MAX;
 

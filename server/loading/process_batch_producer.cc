@@ -44,41 +44,6 @@ std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset, const EncodedI
   return tensors;
 }
 
-// Purpose: the first use of a slot's memory, on a worker.
-class ProcessBatchProducer::PrepareTask final : public FillTask {
- public:
-  PrepareTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request)
-      : FillTask(request->share(), 1, 1), producer_(producer), request_(std::move(request)) {}
-
-  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override {
-    status_ = producer_.Prepare(*request_);
-  }
-  void Done() override { producer_.OnPrepared(request_, std::move(status_)); }
-
- private:
-  ProcessBatchProducer& producer_;
-  const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
-  Status status_;
-};
-
-// Purpose: copies a filled batch from the staging memory to its slot.
-class ProcessBatchProducer::CopyTask final : public FillTask {
- public:
-  CopyTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request, uint64_t slot_bytes)
-      : FillTask(request->share(), static_cast<uint32_t>((slot_bytes + kCopyBytes - 1) / kCopyBytes), 1),
-        producer_(producer),
-        request_(std::move(request)) {}
-
-  void Run(uint32_t begin, uint32_t end, SampleScratch& /*scratch*/) override {
-    producer_.Copy(*request_, begin * kCopyBytes, end * kCopyBytes);
-  }
-  void Done() override { producer_.DecodeImages(request_); }
-
- private:
-  ProcessBatchProducer& producer_;
-  const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
-};
-
 // Purpose: loads the images of a filled batch into its slot. An image that cannot be used becomes zeros.
 class ProcessBatchProducer::DecodeTask final : public FillTask {
  public:
@@ -155,12 +120,14 @@ void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,
            "on the host a piece is a whole batch");
   if (!prepared_[request->slot()].load(std::memory_order_acquire) || request->end() > kFewSamples)
-    return workers_.Submit(std::make_shared<PrepareTask>(*this, std::move(request)));
-  Status prepared = Prepare(*request);
-  OnPrepared(std::move(request), std::move(prepared));
+    return workers_.Submit(std::make_shared<FunctionTask>(
+        request->share(), 1,
+        [this, request](uint32_t, uint32_t, SampleScratch&) { PrepareAndProduce(request); }));
+  PrepareAndProduce(std::move(request));
 }
 
-void ProcessBatchProducer::OnPrepared(std::shared_ptr<PieceRequest> request, Status prepared) {
+void ProcessBatchProducer::PrepareAndProduce(std::shared_ptr<PieceRequest> request) {
+  Status prepared = Prepare(*request);
   if (prepared.ok()) return group_->Produce(std::move(request));
   group_->Withdraw(*request);
   request->Complete(std::move(prepared));
@@ -182,7 +149,12 @@ void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
     request->Complete(std::move(kept));
     return;
   }
-  workers_.Submit(std::make_shared<CopyTask>(*this, std::move(request), staging_->slot_stride()));
+  workers_.Submit(std::make_shared<FunctionTask>(
+      request->share(), static_cast<uint32_t>((staging_->slot_stride() + kCopyBytes - 1) / kCopyBytes),
+      [this, request](uint32_t begin, uint32_t end, SampleScratch&) {
+        Copy(*request, begin * kCopyBytes, end * kCopyBytes);
+      },
+      [this, request] { DecodeImages(request); }));
 }
 
 void ProcessBatchProducer::Copy(const PieceRequest& request, uint64_t begin, uint64_t end) {

@@ -51,12 +51,10 @@ class ProcessBatchProducer final : public BatchProducer {
   const Arena* staging() const override { return staging_.get(); }
 
  private:
-  class PrepareTask;
-  class CopyTask;
   class DecodeTask;
   static Piece PieceOf(const PieceRequest& request);
   Status Prepare(const PieceRequest& request);
-  void OnPrepared(std::shared_ptr<PieceRequest> request, Status prepared);
+  void PrepareAndProduce(std::shared_ptr<PieceRequest> request);
   void OnFilled(std::shared_ptr<PieceRequest> request);
   // What its process filled is in its slot, or will be. Its images are left.
   void DecodeImages(std::shared_ptr<PieceRequest> request);

@@ -14,21 +14,6 @@ constexpr uint64_t kSamplesOfABatch = 512;
 
 }  // namespace
 
-// Purpose: goes on writing on a worker. Owns: a request, which keeps the feed alive.
-class ResidentBatchProducer::Task final : public FillTask {
- public:
-  Task(ResidentBatchProducer& producer, std::shared_ptr<PieceRequest> request)
-      : FillTask(request->share(), 1, 1), producer_(producer), request_(std::move(request)) {}
-  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override {
-    producer_.WriteReady(request_);
-  }
-  void Done() override {}
-
- private:
-  ResidentBatchProducer& producer_;
-  const std::shared_ptr<PieceRequest> request_;
-};
-
 void ResidentBatchProducer::OnLoaded(std::shared_ptr<PieceRequest> request) {
   {
     const MutexLock lock(mutex_);
@@ -51,7 +36,9 @@ void ResidentBatchProducer::WriteReady(std::shared_ptr<PieceRequest> request) {
       request = ready_.front();
       if (written < kSamplesInARow) ready_.pop_front();
     }
-    if (written >= kSamplesInARow) return workers_.Submit(std::make_shared<Task>(*this, std::move(request)));
+    if (written >= kSamplesInARow)  // the task owns a request, which keeps the feed alive
+      return workers_.Submit(std::make_shared<FunctionTask>(
+          request->share(), 1, [this, request](uint32_t, uint32_t, SampleScratch&) { WriteReady(request); }));
     written += kSamplesOfABatch + request->end() - request->begin();
     request->Complete(Write(*request));
   }

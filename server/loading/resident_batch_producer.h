@@ -42,7 +42,6 @@ class ResidentBatchProducer final : public BatchProducer, public ResidentData::W
   const ResidentPlan* resident_plan() const override { return &plan_; }
 
  private:
-  class Task;
   // Writes the batches that wait, unless another thread does. `request` keeps the feed alive.
   void WriteReady(std::shared_ptr<PieceRequest> request) PF_EXCLUDES(mutex_);
   Status Write(const PieceRequest& request) const;

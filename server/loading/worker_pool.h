@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,6 +50,22 @@ class FillTask {
   const uint64_t order_;
   uint32_t claimed_ = 0;  // guarded by the pool's mutex
   std::atomic<uint32_t> unfinished_;
+};
+
+// Purpose: a task of two functions, which own what they need.
+class FunctionTask final : public FillTask {
+ public:
+  using Work = std::function<void(uint32_t begin, uint32_t end, SampleScratch& scratch)>;
+  FunctionTask(
+      std::shared_ptr<FeedShare> share, uint32_t samples, Work run, std::function<void()> done = [] {})
+      : FillTask(std::move(share), samples, 1), run_(std::move(run)), done_(std::move(done)) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override { run_(begin, end, scratch); }
+  void Done() override { done_(); }
+
+ private:
+  const Work run_;
+  const std::function<void()> done_;
 };
 
 // Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
