@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import warnings
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._base import abi, daemon
 from .._base.checks import Checks
@@ -240,13 +240,13 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     try:
         if state is not None and not any_decoder:
             check_decoder(state, feed.decode, feed.decoder)
+        if feed.decode != "cpu":
+            warn_of_few()
+        if feed._left_out:
+            _warn_of_left_out(feed._left_out, spec)
     except BaseException:
         feed.close()
         raise
-    if feed.decode != "cpu":
-        warn_of_few()
-    if feed._left_out:
-        _warn_of_left_out(feed, spec)
     return feed
 
 
@@ -319,20 +319,15 @@ def open_spec(
     return opened(place, cursor, resumed)
 
 
-def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
-    """Warns the caller of `open` about columns that are no fields. Closes the feed if that raises."""
-    columns = feed._left_out
+def _warn_of_left_out(columns: List[str], spec: Spec) -> None:
+    """Warns the caller of `open` about columns that are no fields."""
     shown = "; ".join(columns[:_SHOWN_COLUMNS]) + (f"; and {len(columns) - _SHOWN_COLUMNS} more" if len(columns) > _SHOWN_COLUMNS else "")
-    try:
-        warnings.warn(
-            f"of {describe(spec)}, {len(columns)} column{'s are' if len(columns) > 1 else ' is'} not in the batches: {shown}. "
-            "Mend the data, or name the fields to read in fields=[...], which also ends this warning",
-            ColumnsLeftOutWarning,
-            stacklevel=4,
-        )
-    except BaseException:
-        feed.close()
-        raise
+    warnings.warn(
+        f"of {describe(spec)}, {len(columns)} column{'s are' if len(columns) > 1 else ' is'} not in the batches: {shown}. "
+        "Mend the data, or name the fields to read in fields=[...], which also ends this warning",
+        ColumnsLeftOutWarning,
+        stacklevel=4,
+    )
 
 
 def _open_handle(
