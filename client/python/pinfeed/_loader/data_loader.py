@@ -119,22 +119,6 @@ class DataLoader(Generic[_Batch]):
     batch_sampler: Any
     collate_fn: Callable[[Any], Any]
     generator: Any
-    _batched: bool
-    _kind: Kind
-    _capacity: int  # of a batch, once known; else 0
-    _most_slots: int  # for which the daemon had memory
-    _warned_of_size: bool  # a batch did not fit into a slot
-    _warned_of_state: bool  # the dataset's is not part of the loader's
-    _structure: str  # of a batch, once known, if others share it
-    _max_batch_bytes: int  # 0: what the first batch needs
-    _retry_after: float  # 0: never
-    _share: Optional[Share]
-    _encoded: Optional[LoaderImages]
-    _epochs: int  # that began
-    _address: Optional[str]
-    _ordinal: int  # of the GPU that gets the batches; -1: the host
-    _len_called: Optional[int]
-    _stream_left: Optional[bool]  # an iterable dataset in this process was left before its end: it may begin anew, or go on. None: it was not read
     __initialized = False
 
     def __init__(
@@ -172,7 +156,7 @@ class DataLoader(Generic[_Batch]):
         on_bad_sample: Optional[str] = None,
         address: Union[str, "os.PathLike[str]", None] = None,
     ) -> None:
-        self._kind = kind_of_dataset(dataset)
+        self._kind: Kind = kind_of_dataset(dataset)
         self.dataset = dataset
         check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         self.num_workers = num_workers = to_integer(num_workers) or 0
@@ -200,7 +184,7 @@ class DataLoader(Generic[_Batch]):
         self.drop_last = drop_last
         self.sampler = sampler
         self.batch_sampler = batch_sampler
-        self._batched = batch_sampler is not None
+        self._batched: bool = batch_sampler is not None
         self.collate_fn = default_function(self._batched) if collate_fn is None else collate_fn
         checks = Checks()
         self._rows = rows_of(checks, ragged, pad)
@@ -220,35 +204,35 @@ class DataLoader(Generic[_Batch]):
                 why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
                 checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
 
-        self._max_batch_bytes = 0
+        self._max_batch_bytes: int = 0  # what the first batch needs
         if max_batch_bytes is not None:
             limit = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
             self._max_batch_bytes = max(limit, _MIN_BATCH_BYTES)
         checks.address(address)
-        self._retry_after = 0.0
+        self._retry_after: float = 0.0  # never
         if retry_after is not None:
             self._retry_after = checks.seconds("retry_after", retry_after, 0.001, ", or None")
-        self._share = share_of(checks, share, group, group_size, fingerprint)
+        self._share: Optional[Share] = share_of(checks, share, group, group_size, fingerprint)
         for name, value in (("retry_after", retry_after), ("share", share)):
             if value is not None and not num_workers:
                 checks.add(name, f"{shown(value)} needs num_workers > 0")
             elif value is not None and self._lane_options is not None:
                 why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
                 checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
-        self._encoded = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
-        self._ordinal = ordinal_of(checks, device)
+        self._encoded: Optional[LoaderImages] = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
+        self._ordinal: int = ordinal_of(checks, device)  # of the GPU that gets the batches; -1: the host
         checks.raise_faults()
         if self._ordinal >= 0 and torch_or_none() is None:
             raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
-        self._address = None if address is None else os.fspath(address)
-        self._len_called = None
-        self._capacity = self._max_batch_bytes
-        self._most_slots = MAX_SLOTS
-        self._warned_of_size = False
-        self._warned_of_state = False
+        self._address: Optional[str] = None if address is None else os.fspath(address)
+        self._len_called: Optional[int] = None
+        self._capacity: int = self._max_batch_bytes  # of a batch, once known; else 0
+        self._most_slots: int = MAX_SLOTS  # for which the daemon had memory
+        self._warned_of_size: bool = False  # a batch did not fit into a slot
+        self._warned_of_state = False  # the dataset's is not part of the loader's
         self._pool: Optional[WorkerPool] = None  # persistent workers
-        self._structure = ""
-        self._epochs = 0
+        self._structure: str = ""  # of a batch, once known, if others share it
+        self._epochs: int = 0  # that began
         self._latest: object = None  # stands for the epoch that began last
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
@@ -258,7 +242,8 @@ class DataLoader(Generic[_Batch]):
         self._samplers_restored = False  # before the latest epoch, or it was not asked in those since
         # What `begin_again` needs for the next epoch of an iterable dataset, as long as the dataset tells of a state that follows.
         self._begun_again: Optional[Tuple[Any, Any]] = None
-        self._stream_left = None
+        # An iterable dataset in this process was left before its end: it may begin anew, or go on. None: it was not read.
+        self._stream_left: Optional[bool] = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
         self._left: Union[Dict[str, Any], str, None] = None  # the position of an epoch that was left before its end, or why it has none
