@@ -98,7 +98,7 @@ class Feed(Stream):
     def dataset(self) -> DatasetView:
         """Like a DataLoader's: ``len(feed.dataset)``, and its `classes`, `class_to_idx` and `targets`."""
         if self._dataset is None:
-            read = functools.partial(read_labels, Feed, self._spec["dataset"], self.fingerprint, self._address)
+            read = functools.partial(read_labels, self._spec["dataset"], self.fingerprint, self._address)
             self._dataset = DatasetView(self._samples, self.classes, read)
         return self._dataset
 

@@ -7,39 +7,28 @@ field reads them: in no format are images read, and the memory is that of a few 
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-from typing import Any, Callable, List
+from typing import Any, List
 
-from .._base import abi
 from .._base.errors import Code, Error, InvalidArgumentError
 from .._base.rank import Rank
-from .connection import Opened
 from .spec import Spec, describe
 
 _FIELD = "label"
 _BATCH = 4096
 
 
-def read_labels(feed_class: Callable[[Opened], Any], dataset: Spec, fingerprint: str, address: str) -> List[Any]:
-    """Reads all labels. `feed_class` is `Feed`, `dataset` from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
+def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
+    """Reads all labels. `dataset` is from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
+    from .feed import Feed  # which imports this module, as the next one does
+    from .open import open_spec
+
     spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
-    library = abi.load()
-    options = abi.OpenOptions()
-    library.pf_open_options_init(options, ctypes.sizeof(options))
-    options.address = os.fsencode(address)
-    options.spec_json = json.dumps(spec).encode("utf-8")
-    options.client_name = b"dataset.targets"
-    options.device = -1
-    handle = abi.FeedHandle(library)
-    result = library.pf_open(options, handle)
     try:
-        library.finish(result)
+        opened = open_spec(spec, Rank(0, 1, "arguments"), framework="numpy", address=address, name="dataset.targets")
     except InvalidArgumentError as error:
         raise AttributeError(f"targets: {error}") from error
     labels: List[Any] = []
-    with feed_class(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
+    with Feed(opened) as feed:
         feed._accelerate_checked = True  # it is not used by a training loop
         if feed.fingerprint != fingerprint:
             raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
