@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"
@@ -31,31 +32,61 @@ std::string TomlDuration(std::chrono::milliseconds duration) {
   return TomlString(std::to_string(duration.count()) + "ms");
 }
 
-Status SetUint32(const ConfigValue& value, uint32_t min, uint32_t max, uint32_t& out) {
-  ASSIGN_OR_RETURN(const uint64_t number, value.AsUint(min, max));
-  out = static_cast<uint32_t>(number);
-  return OkStatus();
+// A key whose value `read` makes of what is given, and `print` shows.
+template <typename Value, typename Read, typename Print>
+ConfigKey KeyOf(std::string_view name, std::string_view placeholder, Value Config::*member,
+                std::string_view help, Read read, Print print) {
+  return {name,
+          placeholder,
+          help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, read(value));
+            return OkStatus();
+          },
+          [=](const Config& config) { return print(config.*member); },
+          [=](const Config& from, Config& to) { to.*member = from.*member; }};
 }
 
 ConfigKey UintKey(std::string_view name, uint32_t Config::*member, uint32_t min, uint32_t max,
                   std::string_view help) {
-  return {
-      name, "N", help,
-      [=](const ConfigValue& value, Config& config) { return SetUint32(value, min, max, config.*member); },
-      [=](const Config& config) { return std::to_string(config.*member); }};
+  const auto read = [=](const ConfigValue& value) -> Result<uint32_t> {
+    ASSIGN_OR_RETURN(const uint64_t number, value.AsUint(min, max));
+    return static_cast<uint32_t>(number);
+  };
+  return KeyOf(name, "N", member, help, read, [](uint32_t number) { return std::to_string(number); });
 }
 
 ConfigKey DurationKey(std::string_view name, std::chrono::milliseconds Config::*member, std::string_view help,
                       std::chrono::milliseconds least = {}) {
-  return {name, "TIME", help,
-          [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(config.*member, value.AsDuration(least));
-            return OkStatus();
-          },
-          [=](const Config& config) { return TomlDuration(config.*member); }};
+  const auto read = [=](const ConfigValue& value) { return value.AsDuration(least); };
+  return KeyOf(name, "TIME", member, help, read, TomlDuration);
 }
 
-Status SetAllowedUids(const ConfigValue& value, Config& config) {
+// A text for which `valid` returns true, as `expected` says.
+ConfigKey TextKey(std::string_view name, std::string_view placeholder, std::string Config::*member,
+                  std::string_view help, bool (*valid)(std::string_view text), const char* expected) {
+  const auto read = [=](const ConfigValue& value) -> Result<std::string> {
+    ASSIGN_OR_RETURN(std::string text, value.AsString());
+    if (valid(text)) return text;
+    return InvalidArgument(std::string("expected ") + expected + ", found " + QuotePath(text));
+  };
+  return KeyOf(name, placeholder, member, help, read, TomlString);
+}
+
+// The same for each of a list of texts.
+ConfigKey ListKey(std::string_view name, std::string_view placeholder,
+                  std::vector<std::string> Config::*member, std::string_view help,
+                  bool (*valid)(std::string_view text), const char* expected) {
+  const auto read = [=](const ConfigValue& value) -> Result<std::vector<std::string>> {
+    ASSIGN_OR_RETURN(std::vector<std::string> items, value.AsStrings());
+    const auto fault = std::ranges::find_if_not(items, valid);
+    if (fault == items.end()) return items;
+    return InvalidArgument(std::string("expected ") + expected + ", found " + QuotePath(*fault));
+  };
+  return KeyOf(name, placeholder, member, help, read, TomlStrings);
+}
+
+Result<AllowedUids> ReadAllowedUids(const ConfigValue& value) {
   ASSIGN_OR_RETURN(const std::vector<std::string> items, value.AsStrings());
   AllowedUids allowed;
   for (const std::string& item : items) {
@@ -68,30 +99,20 @@ Status SetAllowedUids(const ConfigValue& value, Config& config) {
       return InvalidArgument("expected numeric user ids or \"*\", found " + QuotePath(item));
     }
   }
-  config.allowed_uids = std::move(allowed);
-  return OkStatus();
+  return allowed;
 }
 
-std::string PrintAllowedUids(const Config& config) {
+std::string PrintAllowedUids(const AllowedUids& allowed) {
   std::vector<std::string> items;
-  if (config.allowed_uids.any) items.emplace_back("*");
-  for (const uint32_t uid : config.allowed_uids.uids) items.push_back(std::to_string(uid));
+  if (allowed.any) items.emplace_back("*");
+  for (const uint32_t uid : allowed.uids) items.push_back(std::to_string(uid));
   return TomlStrings(items);
-}
-
-Status SetAllowedRoots(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(std::vector<std::string> roots, value.AsStrings());
-  for (const std::string& root : roots) {
-    if (root.empty() || root.front() != '/')
-      return InvalidArgument("expected absolute paths, found " + QuotePath(root));
-  }
-  config.allowed_roots = std::move(roots);
-  return OkStatus();
 }
 
 // Whether `host` is a name, or an address that inet_pton(3) accepts. A malformed address would never match a
 // request.
-bool IsHost(const std::string& host) {
+bool IsHost(std::string_view name) {
+  const std::string host(name);
   constexpr std::string_view kHostCharacters =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
   if (host.empty() || host.size() > 255 || host.find_first_not_of(kHostCharacters) != std::string::npos)
@@ -102,16 +123,6 @@ bool IsHost(const std::string& host) {
     return ::inet_pton(AF_INET6, (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &binary) == 1;
   return host.find_first_not_of("0123456789.") != std::string::npos ||
          ::inet_pton(AF_INET, host.c_str(), &binary) == 1;
-}
-
-Status SetHttpHosts(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(std::vector<std::string> hosts, value.AsStrings());
-  for (const std::string& host : hosts) {
-    if (!IsHost(host))
-      return InvalidArgument("expected host names or addresses without a port, found " + QuotePath(host));
-  }
-  config.http_hosts = std::move(hosts);
-  return OkStatus();
 }
 
 // An empty string or "off" disables the listener.
@@ -129,69 +140,38 @@ Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view e
 
 ConfigKey ListenKey(std::string_view name, std::string Config::*member, std::string_view example,
                     std::string_view help) {
-  return {name, "ADDRESS:PORT", help,
-          [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(config.*member, AsListenAddress(value, example));
-            return OkStatus();
-          },
-          [=](const Config& config) {
-            const std::string& listen = config.*member;
-            return TomlString(listen.empty() ? "off" : listen);
-          }};
+  const auto read = [=](const ConfigValue& value) { return AsListenAddress(value, example); };
+  return KeyOf(name, "ADDRESS:PORT", member, help, read,
+               [](const std::string& listen) { return TomlString(listen.empty() ? "off" : listen); });
 }
 
 ConfigKey FileKey(std::string_view name, std::string Config::*member, std::string_view help) {
-  return {name, "FILE", help,
-          [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(const std::string path, value.AsString());
-            if (!path.empty() && path.compare(0, 1, "/") != 0)
-              return InvalidArgument("expected an absolute path, found " + QuotePath(path));
-            config.*member = path;
-            return OkStatus();
-          },
-          [=](const Config& config) { return TomlString(config.*member); }};
+  const auto valid = [](std::string_view path) { return path.empty() || path.front() == '/'; };
+  return TextKey(name, "FILE", member, help, valid, "an absolute path");
 }
 
-Status SetAdminClients(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(std::vector<std::string> names, value.AsStrings());
-  for (const std::string& name : names) {
-    if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
-      return InvalidArgument(
-          "expected full names as in the clients' certificates, without wildcards, found " + QuotePath(name));
-    }
-  }
-  config.admin_clients = std::move(names);
-  return OkStatus();
-}
-
-Status SetLogLevel(const ConfigValue& value, Config& config) {
+bool IsLogLevel(std::string_view level) {
   constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warning", "error"};
-  ASSIGN_OR_RETURN(std::string level, value.AsString());
-  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
-    return InvalidArgument("expected one of trace, debug, info, warning, error, found " + QuotePath(level));
-  }
-  config.log_level = std::move(level);
-  return OkStatus();
+  return std::ranges::find(kLevels, level) != kLevels.end();
 }
 
-Status SetLogFormat(const ConfigValue& value, Config& config) {
+Result<LogFormat> ReadLogFormat(const ConfigValue& value) {
   ASSIGN_OR_RETURN(const std::string text, value.AsString());
   const std::string_view format = text;
   if (format != "text" && format != "json") {
     return InvalidArgument("expected text or json, found " + QuotePath(format));
   }
-  config.log_format = format == "json" ? LogFormat::kJson : LogFormat::kText;
-  return OkStatus();
+  return format == "json" ? LogFormat::kJson : LogFormat::kText;
 }
 
-Status SetSocketDir(const ConfigValue& value, Config& config) {
+Result<std::string> ReadSocketDir(const ConfigValue& value) {
   ASSIGN_OR_RETURN(const std::string directory, value.AsString());
   if (directory.empty()) return InvalidArgument("expected a directory, found an empty string");
   std::error_code error;
   // Clients are given this path and have another working directory.
-  config.socket_dir = std::filesystem::absolute(directory, error).lexically_normal().string();
+  std::string absolute = std::filesystem::absolute(directory, error).lexically_normal().string();
   if (error) return InvalidArgument("make " + QuotePath(directory) + " absolute: " + error.message());
-  return OkStatus();
+  return absolute;
 }
 
 std::string PrintMemorySize(const MemorySize& size) {
@@ -203,75 +183,45 @@ std::string PrintMemorySize(const MemorySize& size) {
 }
 
 ConfigKey MemoryKey(std::string_view name, MemorySize Config::*member, std::string_view help) {
-  return {name, "SIZE", help,
-          [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(config.*member, value.AsMemorySize());
-            return OkStatus();
-          },
-          [=](const Config& config) { return PrintMemorySize(config.*member); }};
+  return KeyOf(name, "SIZE", member, help, std::mem_fn(&ConfigValue::AsMemorySize), PrintMemorySize);
 }
 
-Status SetCacheBytes(const ConfigValue& value, Config& config) {
+Result<MemorySize> ReadCacheBytes(const ConfigValue& value) {
   const Result<std::string> text = value.AsScalar();
-  if (text.ok() && (*text == "off" || *text == "0")) {
-    config.cache_bytes = MemorySize{0, 0};
-    return OkStatus();
-  }
+  if (text.ok() && (*text == "off" || *text == "0")) return MemorySize{0, 0};
   Result<MemorySize> size = value.AsMemorySize();
   if (!size.ok()) return InvalidArgument(size.status().message() + "; \"off\" disables the cache");
-  config.cache_bytes = *size;
-  return OkStatus();
+  return size;
 }
 
-Status SetIndexDir(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(std::string text, value.AsString());
-  if (text != "auto" && text != "off" && !text.starts_with('/'))
-    return InvalidArgument("expected auto, off or an absolute path, found " + QuotePath(text));
-  config.index_dir = std::move(text);
-  return OkStatus();
-}
-
-Status SetGpus(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(std::string text, value.AsString());
-  if (text != "auto" && text != "on" && text != "off")
-    return InvalidArgument("expected auto, on or off, found " + QuotePath(text));
-  config.gpus = std::move(text);
-  return OkStatus();
+std::string PrintMode(uint32_t mode) {
+  std::array<char, 16> text{};
+  return "0o" + std::string(text.data(), std::to_chars(text.data(), text.data() + text.size(), mode, 8).ptr);
 }
 
 std::vector<ConfigKey> MakeKeys() {
   return {
-      {"socket_dir", "DIR", "directory of the sockets and the instance lock; must exist", SetSocketDir,
-       [](const Config& config) { return TomlString(config.socket_dir); }},
-      {"socket_mode", "OCTAL", "permission bits of the sockets",
-       [](const ConfigValue& value, Config& config) -> Status {
-         ASSIGN_OR_RETURN(config.socket_mode, value.AsMode());
-         return OkStatus();
-       },
-       [](const Config& config) {
-         std::array<char, 16> text{};
-         return "0o" +
-                std::string(text.data(),
-                            std::to_chars(text.data(), text.data() + text.size(), config.socket_mode, 8).ptr);
-       }},
-      {"socket_group", "GROUP", "group (name or number) that owns the sockets; empty: the daemon's own",
-       [](const ConfigValue& value, Config& config) -> Status {
-         ASSIGN_OR_RETURN(config.socket_group, value.AsScalar());
-         return OkStatus();
-       },
-       [](const Config& config) { return TomlString(config.socket_group); }},
-      {"allowed_uids", "UID,...",
-       "users served besides the daemon's own and root; \"*\": every user that reaches the sockets",
-       SetAllowedUids, PrintAllowedUids},
+      KeyOf("socket_dir", "DIR", &Config::socket_dir,
+            "directory of the sockets and the instance lock; must exist", ReadSocketDir, TomlString),
+      KeyOf("socket_mode", "OCTAL", &Config::socket_mode, "permission bits of the sockets",
+            std::mem_fn(&ConfigValue::AsMode), PrintMode),
+      KeyOf("socket_group", "GROUP", &Config::socket_group,
+            "group (name or number) that owns the sockets; empty: the daemon's own",
+            std::mem_fn(&ConfigValue::AsScalar), TomlString),
+      KeyOf("allowed_uids", "UID,...", &Config::allowed_uids,
+            "users served besides the daemon's own and root; \"*\": every user that reaches the sockets",
+            ReadAllowedUids, PrintAllowedUids),
       MemoryKey("pool_bytes", &Config::pool_bytes,
                 "host memory for batches: \"8GiB\", or a share of the available memory, \"25%\""),
-      {"cache_bytes", "SIZE",
-       "host memory for decoded images, besides pool_bytes: \"64GiB\", or a share of the available memory; "
-       "\"off\": they are not cached",
-       SetCacheBytes, [](const Config& config) { return PrintMemorySize(config.cache_bytes); }},
-      {"gpus", "auto|on|off",
-       "auto: feed the GPUs that exist; on: require at least one; off: use host memory only", SetGpus,
-       [](const Config& config) { return TomlString(config.gpus); }},
+      KeyOf("cache_bytes", "SIZE", &Config::cache_bytes,
+            "host memory for decoded images, besides pool_bytes: \"64GiB\", or a share of the available "
+            "memory; \"off\": they are not cached",
+            ReadCacheBytes, PrintMemorySize),
+      TextKey(
+          "gpus", "auto|on|off", &Config::gpus,
+          "auto: feed the GPUs that exist; on: require at least one; off: use host memory only",
+          [](std::string_view text) { return text == "auto" || text == "on" || text == "off"; },
+          "auto, on or off"),
       MemoryKey("pinned_bytes", &Config::pinned_bytes,
                 "host memory pinned at the start for copies to GPUs, or a share of pool_bytes"),
       MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of its memory"),
@@ -297,17 +247,21 @@ std::vector<ConfigKey> MakeKeys() {
                 "memory limit for the decoded images of one user, or a share of cache_bytes"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),
-      {"index_dir", "auto|off|DIR",
-       "directory that keeps the file names of large datasets from one start to the next; auto: the cache "
-       "directory of the service or of the user; off: none",
-       SetIndexDir, [](const Config& config) { return TomlString(config.index_dir); }},
-      {"allowed_roots", "DIR,...", "directories under which clients may open datasets by path",
-       SetAllowedRoots, [](const Config& config) { return TomlStrings(config.allowed_roots); }},
+      TextKey(
+          "index_dir", "auto|off|DIR", &Config::index_dir,
+          "directory that keeps the file names of large datasets from one start to the next; auto: the cache "
+          "directory of the service or of the user; off: none",
+          [](std::string_view text) { return text == "auto" || text == "off" || text.starts_with('/'); },
+          "auto, off or an absolute path"),
+      ListKey(
+          "allowed_roots", "DIR,...", &Config::allowed_roots,
+          "directories under which clients may open datasets by path",
+          [](std::string_view root) { return root.starts_with('/'); }, "absolute paths"),
       ListenKey("http_listen", &Config::http_listen, "127.0.0.1:9467",
                 "address of /metrics, /healthz and /readyz; port 0: any free one; \"off\": disabled"),
-      {"http_hosts", "NAME,...",
-       "host names accepted in HTTP requests, besides localhost and the address of http_listen", SetHttpHosts,
-       [](const Config& config) { return TomlStrings(config.http_hosts); }},
+      ListKey("http_hosts", "NAME,...", &Config::http_hosts,
+              "host names accepted in HTTP requests, besides localhost and the address of http_listen",
+              IsHost, "host names or addresses without a port"),
       ListenKey("admin_listen", &Config::admin_listen, "10.0.0.7:9468",
                 "address for operators on other hosts, over TLS; port 0: any free one; \"off\": disabled"),
       FileKey("admin_cert", &Config::admin_cert, "certificate (PEM) of the admin endpoint"),
@@ -315,14 +269,17 @@ std::vector<ConfigKey> MakeKeys() {
               "private key (PEM) of admin_cert; must not be readable by every user"),
       FileKey("admin_ca", &Config::admin_ca,
               "certificates (PEM) of the CA that issues the clients' certificates"),
-      {"admin_clients", "NAME,...", "names (DNS or URI, else the CN) in the certificates of allowed clients",
-       SetAdminClients, [](const Config& config) { return TomlStrings(config.admin_clients); }},
-      {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
-       [](const Config& config) { return TomlString(config.log_level); }},
-      {"log_format", "FORMAT", "text or json", SetLogFormat,
-       [](const Config& config) {
-         return TomlString(config.log_format == LogFormat::kJson ? "json" : "text");
-       }},
+      ListKey(
+          "admin_clients", "NAME,...", &Config::admin_clients,
+          "names (DNS or URI, else the CN) in the certificates of allowed clients",
+          [](std::string_view name) {
+            return !name.empty() && name.size() <= 1024 && name.find('*') == std::string_view::npos;
+          },
+          "full names as in the clients' certificates, without wildcards"),
+      TextKey("log_level", "LEVEL", &Config::log_level, "trace, debug, info, warning or error", IsLogLevel,
+              "one of trace, debug, info, warning, error"),
+      KeyOf("log_format", "FORMAT", &Config::log_format, "text or json", ReadLogFormat,
+            [](LogFormat format) { return TomlString(format == LogFormat::kJson ? "json" : "text"); }),
       DurationKey("pending_timeout", &Config::pending_timeout,
                   "time for a client to connect its lifeline after opening a feed",
                   std::chrono::milliseconds(1)),

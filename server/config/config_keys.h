@@ -61,6 +61,7 @@ struct ConfigKey {
   std::string_view help;
   std::function<Status(const ConfigValue&, Config&)> set;
   std::function<std::string(const Config&)> print;  // as a TOML value
+  std::function<void(const Config& from, Config& to)> copy;
 };
 
 const std::vector<ConfigKey>& ConfigKeys();

@@ -11,30 +11,10 @@
 namespace pinfeed {
 namespace {
 
-struct LiveKey {
-  std::string_view name;
-  void (*copy)(const Config& from, Config& to);
-};
-
-template <auto Member>
-void Copy(const Config& from, Config& to) {
-  to.*Member = from.*Member;
-}
-
 // The keys that take effect without a restart. RunningConfig applies them.
-constexpr auto kLiveKeys = std::to_array<LiveKey>({
-    {"allowed_uids", &Copy<&Config::allowed_uids>},
-    {"allowed_roots", &Copy<&Config::allowed_roots>},
-    {"dataset_cache", &Copy<&Config::dataset_cache>},
-    {"max_sessions", &Copy<&Config::max_sessions>},
-    {"admin_cert", &Copy<&Config::admin_cert>},
-    {"admin_key", &Copy<&Config::admin_key>},
-    {"admin_ca", &Copy<&Config::admin_ca>},
-    {"admin_clients", &Copy<&Config::admin_clients>},
-    {"log_level", &Copy<&Config::log_level>},
-    {"drain_timeout", &Copy<&Config::drain_timeout>},
-    {"stuck_timeout", &Copy<&Config::stuck_timeout>},
-});
+constexpr auto kLiveKeys = std::to_array<std::string_view>(
+    {"allowed_uids", "allowed_roots", "dataset_cache", "max_sessions", "admin_cert", "admin_key", "admin_ca",
+     "admin_clients", "log_level", "drain_timeout", "stuck_timeout"});
 
 void MergeDatasets(const CommandLine& running, const CommandLine& loaded, Reload& out) {
   const auto note = [&](const std::string& name, std::string_view what) {
@@ -57,17 +37,16 @@ void MergeDatasets(const CommandLine& running, const CommandLine& loaded, Reload
 }  // namespace
 
 bool IsLive(const std::string& key) {
-  return std::any_of(kLiveKeys.begin(), kLiveKeys.end(),
-                     [&](const LiveKey& live) { return live.name == key; });
+  return std::ranges::find(kLiveKeys, key) != kLiveKeys.end();
 }
 
 Reload MergeReloaded(const CommandLine& running, const CommandLine& loaded) {
   Reload out;
   out.next = running;
   out.next.origins = loaded.origins;
-  for (const LiveKey& live : kLiveKeys) live.copy(loaded.config, out.next.config);
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string name(key.name);
+    if (IsLive(name)) key.copy(loaded.config, out.next.config);
     const std::string was = key.print(running.config);
     const std::string is = key.print(loaded.config);
     if (was == is) continue;
