@@ -129,26 +129,14 @@ void Reloader::OnRead(uint64_t number, const Result<LoadedConfig>& loaded) {
     return;
   }
   const ReloadReport report = parts_.adopt(read.pending.Requesters(), *loaded);
-  parts_.outcome(true);
-  if (next_) {
-    BeginNext();
-  } else {
-    parts_.ready(report.need_restart.empty() ? "" : "; some changes need a restart");
-  }
-  Answer(read.pending, report);
+  Conclude(read.pending, report, report.need_restart.empty() ? "" : "; some changes need a restart");
 }
 
 void Reloader::Fail(const PendingReload& pending, const Status& status) {
   std::istringstream faults(status.message());
   for (std::string fault; std::getline(faults, fault);)
     spdlog::error("{}: the configuration is unchanged: {}", pending.Requesters(), fault);
-  parts_.outcome(false);
-  if (next_) {
-    BeginNext();
-  } else {
-    parts_.ready("; the configuration could not be reloaded");
-  }
-  Answer(pending, status);
+  Conclude(pending, status, "; the configuration could not be reloaded");
 }
 
 Reloader::Clock::time_point Reloader::CheckTimeout() {
@@ -171,13 +159,18 @@ void Reloader::OnTimeout() {
   spdlog::error("{}: {}", current_->pending.Requesters(), status.message());
   const PendingReload pending =
       std::exchange(current_->pending, PendingReload{current_->pending.who, current_->pending.others, {}});
-  parts_.outcome(false);
+  Conclude(pending, status, "; a reload hangs, at " + step);
+}
+
+void Reloader::Conclude(const PendingReload& pending, const Result<ReloadReport>& result,
+                        const std::string& remark) {
+  parts_.outcome(result.ok());
   if (next_) {
     BeginNext();
   } else {
-    parts_.ready("; a reload hangs, at " + step);
+    parts_.ready(remark);
   }
-  Answer(pending, status);
+  Answer(pending, result);
 }
 
 void Reloader::Answer(const PendingReload& pending, const Result<ReloadReport>& result) {

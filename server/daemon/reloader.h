@@ -106,6 +106,8 @@ class Reloader {
   // Joins the abandoned threads that have ended.
   void JoinAbandoned();
   void Fail(const PendingReload& pending, const Status& status);
+  // Begins the next reload if one is requested, or else is ready with that remark, and answers.
+  void Conclude(const PendingReload& pending, const Result<ReloadReport>& result, const std::string& remark);
   static void Answer(const PendingReload& pending, const Result<ReloadReport>& result);
 
   const Parts parts_;
