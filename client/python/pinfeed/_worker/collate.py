@@ -12,16 +12,14 @@ from __future__ import annotations
 import collections.abc
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
 from .._base.optional_torch import torch_or_none
-from .batch_memory import array_dtype, is_dense
+from .batch_memory import is_dense
 from .encoded import ADVICE, BatchImages, EncodedImage
-from .rows import Rows, concatenate, has_rows, lengths, stack_padded
-
-Allocate = Callable[[Tuple[int, ...], Any], Any]
+from .rows import Allocate, Rows, concatenate, has_rows, lengths, new_like, stack_padded
 
 _NUMBERS = "biufc"  # kinds of NumPy dtypes that can be stacked
 _ADVICE = "give the loader a collate_fn"
@@ -134,10 +132,7 @@ class _Collator:
         try:
             # As in torch's workers, the first one's dtype is the batch's. Where those fail, it is a common one.
             if is_dense(torch, first) and all(torch.can_cast(kind, first.dtype) for kind in {sample.dtype for sample in samples}):
-                dtype, only_size = array_dtype(torch, first.dtype)
-                out = torch.from_numpy(self._allocate((len(samples), *first.shape), dtype))
-                if only_size:
-                    out = out.view(first.dtype)
+                out = new_like(torch, first, (len(samples), *first.shape), self._allocate)
             return torch.stack(samples) if out is None else torch.stack(samples, out=out)
         except Exception as error:
             if all(is_dense(torch, sample) for sample in samples):

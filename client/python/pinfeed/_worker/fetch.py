@@ -26,10 +26,9 @@ from .._base.errors import InvalidArgumentError, invalid
 from .._base.optional_torch import torch_or_none
 from .collate import default_collate
 from .encoded import ADVICE, BatchImages, has_encoded
-from .rows import Rows
+from .rows import Allocate, Rows
 from .seeding import Seeder, global_states, set_global_states
 
-Allocate = Callable[[Tuple[int, ...], Any], Any]
 # Of an iterable dataset: whose state, "iterator", "dataset", "both" or "own" (the dataset is its own iterator); the state; whether it has ended.
 StreamState = Optional[Tuple[str, Any, bool]]
 

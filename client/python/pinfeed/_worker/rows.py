@@ -113,7 +113,7 @@ def concatenate(torch: Any, samples: Sequence[Any], allocate: Allocate, place: s
         if value.shape[1:] != values[0].shape[1:]:
             raise _different(values, position, place, "beyond the first dimension")
     offsets = [0, *itertools.accumulate(len(value) for value in values)]
-    out = _new(torch, values[0], (offsets[-1], *values[0].shape[1:]), allocate)
+    out = new_like(torch, values[0], (offsets[-1], *values[0].shape[1:]), allocate)
     for begin, end, value in zip(offsets, offsets[1:], values):
         out[begin:end] = value
     return Ragged(out, numpy.array(offsets, numpy.int64))
@@ -126,7 +126,7 @@ def stack_padded(torch: Any, samples: Sequence[Any], fill: Any, allocate: Alloca
             raise _different(values, position, place, "in the number of dimensions")
     check_fill(str(values[0].dtype).split(".")[-1], fill, f"DataLoader: {place}: pad")
     shape = tuple(max(extents) for extents in zip(*(value.shape for value in values)))
-    out = _new(torch, values[0], (len(values), *shape), allocate)
+    out = new_like(torch, values[0], (len(values), *shape), allocate)
     for number, value in enumerate(values):
         if tuple(value.shape) != shape:
             out[number] = fill
@@ -185,7 +185,8 @@ def _plain(sample: Any) -> Any:
     return sample
 
 
-def _new(torch: Any, like: Any, shape: Tuple[int, ...], allocate: Allocate) -> Any:
+def new_like(torch: Any, like: Any, shape: Tuple[int, ...], allocate: Allocate) -> Any:
+    """Returns allocated memory of `like`'s dtype, as a tensor, or as an array without torch."""
     if torch is None:
         return allocate(shape, like.dtype)
     dtype, only_size = array_dtype(torch, like.dtype)
