@@ -311,14 +311,15 @@ class DataLoader(Generic[_Batch]):
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
         position = self._loaded, self._left, self._latest, self._running, self._repeat
         pool, generation = self._pool, 0 if self._pool is None else self._pool.generation
+        order = self._order()
+        generators = order.generators()
         try:
             return self._new_iterator()
         except BaseException:
             self._loaded, self._left, self._latest, self._running, self._repeat = position
+            order.restore_generators(generators)
             if self._pool is not None and (self._pool is not pool or pool.generation != generation):  # its workers may have been told of the epoch
                 self._pool.stop()
-            if self._pool is None and self._kept_starts is None:
-                self._repeat = 0  # others need a seed of their own
             raise
 
     def _new_iterator(self) -> Iterator[_Batch]:
@@ -359,22 +360,21 @@ class DataLoader(Generic[_Batch]):
         self._starts()  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
             epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
-            self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
         else:
+            repeat, base_seed = self._repeat, self._base_seed
             if state is not None:
                 order.set_between(state)
                 if self.persistent_workers and "repeat" in state:
-                    self._repeat, self._base_seed = state["repeat"], state["base_seed"]
+                    repeat, base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)
             before, restored = (self._drawn, None) if state is None else (None, state["start"])
-            epoch = order.begin(self._repeat, self._base_seed, lanes, not self.num_workers, before, restored)
-            self._base_seed = epoch.base_seed
+            epoch = order.begin(repeat, base_seed, lanes, not self.num_workers, before, restored)
         if self.num_workers and self._lane_options is None:
             with contextlib.suppress(Error):  # a sampler's state is not known
                 self._left = epoch.state(epoch.first)
         self._loaded = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
-        self._repeat = self._repeat + 1 if self.persistent_workers else 0
+        self._repeat, self._base_seed = epoch.repeat + 1, epoch.base_seed
         self._epochs += 1
         self._latest = object()
         return epoch
@@ -386,19 +386,18 @@ class DataLoader(Generic[_Batch]):
             running.close()  # a signal handler may have interrupted that
         if self._pool is not None and self._pool.stopped:
             self._pool = None
-            if self._kept_starts is None:
-                self._repeat = 0  # others need a seed of their own
         if self._pool is not None and self._lane_options is not None:
             self._kept_starts = self._pool.starts(self.timeout)
         elif self._kept_starts is not None and not all(self._kept_starts):
-            if self._kind is not Kind.ITERABLE or not has_state(self.dataset):  # an error has cost the starts, and others begin as these would
-                self._kept_starts, self._repeat = None, 0
-                return None
-            raise Error(
-                Code.FAILED_PRECONDITION,
-                "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where their "
-                "datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
-            )
+            if self._kind is Kind.ITERABLE and has_state(self.dataset):
+                raise Error(
+                    Code.FAILED_PRECONDITION,
+                    "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where "
+                    "their datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
+                )
+            self._kept_starts = None  # an error has cost the starts, and others begin as these would
+        if self._pool is None and self._kept_starts is None:
+            self._repeat = 0  # new workers need a seed of their own
         return self._kept_starts
 
     def _lanes_of(self, state: Dict[str, Any]) -> Optional[Dict[str, Any]]:
@@ -430,7 +429,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_repeat": 0, "_running": _nothing, "_streams": ()}
+        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 

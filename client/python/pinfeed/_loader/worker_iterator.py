@@ -110,7 +110,7 @@ class WorkerIterator(LoaderIterator):
         if loader._lane_options is not None:
             self._ahead = in_flight + 1
             self._slots = min(max(self._ahead, _MIN_SLOTS), MAX_SLOTS)
-            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, loader._starts(), epoch)
+            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, loader._kept_starts, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
         # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
@@ -231,8 +231,8 @@ class WorkerIterator(LoaderIterator):
         retry_ms = round(loader._retry_after * 1000)
         images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
 
-        def open_feed() -> ProducedFeed:
-            return open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
+        def open_feed(slots: int) -> ProducedFeed:
+            return open_produced(name, capacity, slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
 
         try:
             feed = self._with_fewer_slots(open_feed, capacity)
@@ -258,33 +258,29 @@ class WorkerIterator(LoaderIterator):
                 supervisor.stop()
             raise
 
-    def _with_fewer_slots(self, open_feed: Callable[[], ProducedFeed], capacity: int) -> ProducedFeed:
+    def _with_fewer_slots(self, open_feed: Callable[[int], ProducedFeed], capacity: int) -> ProducedFeed:
         """Returns the feed, with as many slots as the daemon allows. Later epochs ask for no more."""
-        loader, wanted = self._loader, self._slots
+        loader, slots = self._loader, self._slots
         refusal: Optional[str] = None  # the first one, which has the numbers of what is wanted
         while True:
             try:
-                feed = open_feed() if loader._address not in _served else self._reopened(open_feed)
+                feed = open_feed(slots) if loader._address not in _served else self._reopened(functools.partial(open_feed, slots))
+                break
             except ResourceExhaustedError as error:
                 refusal = refusal or str(error)
                 # A worker's place in the data, or the other members, rely on the number of slots.
-                if self._lanes is not None or self._share is not None or self._slots <= self._least_slots:
-                    self._slots = wanted
+                if self._lanes is not None or self._share is not None or slots <= self._least_slots:
                     raise ResourceExhaustedError(error.code, refusal) from error
-                self._slots = max(self._least_slots, self._slots // 2)
-                continue
-            except BaseException:
-                self._slots = wanted
-                raise
-            _served.add(loader._address)
-            if refusal is not None:
-                loader._most_slots = self._slots
-                logger.warning(
-                    "DataLoader: the daemon has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for %d, so that "
-                    "fewer workers may load at once: %s",
-                    wanted, capacity, loader.num_workers, loader.prefetch_factor, self._slots, refusal,
-                )  # fmt: skip
-            return feed
+                slots = max(self._least_slots, slots // 2)
+        _served.add(loader._address)
+        if refusal is not None:
+            loader._most_slots = slots
+            logger.warning(
+                "DataLoader: the daemon has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for %d, so that "
+                "fewer workers may load at once: %s",
+                self._slots, capacity, loader.num_workers, loader.prefetch_factor, slots, refusal,
+            )  # fmt: skip
+        return feed
 
     def _reopened(self, open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
         """Opens a feed of a daemon that has served this process. If it is gone, waits for the next one as long as a feed does."""
@@ -490,11 +486,10 @@ class WorkerIterator(LoaderIterator):
             self._close_feed()
             if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
                 self._pool.stop()
-            elif self._lanes is not None and not self._pool.stopped:
-                self._pool.end_epoch(self._log)
-                self._closed = True
-                return  # they still read the log
-            self._log.close()
+            if self._lanes is None or self._pool.stopped:
+                self._log.close()
+            else:
+                self._pool.end_epoch(self._log)  # they still read the log
             self._closed = True
         finally:
             self._inside = 0

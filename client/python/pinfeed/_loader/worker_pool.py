@@ -64,19 +64,16 @@ class WorkerPool:
         self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
         self._starts: Dict[int, bytes] = {}  # of the next epoch's lanes, by worker, behind the end of one
         self._ending = 0  # how many of them were told, in order
-        self.pipes: List[Any] = []
-        self.processes: List[Any] = []
-        _kept[id(self)] = self.pipes, self.processes
-        self.ends: List[int] = []  # -1: there is no process
+        self.pipes: List[Any] = [None] * job.num_workers
+        self.processes: List[Any] = [None] * job.num_workers
+        self.ends = [-1] * job.num_workers  # -1: there is no process
         self._begun: List[Optional[Tuple[Any, ...]]] = [None] * job.num_workers  # messages whose descriptor is still to come
         self.stopped = False
         self.generation = 0  # counts epochs and feeds, to tell what a message is about
+        _kept[id(self)] = self.pipes, self.processes
         _pools.add(self)
         try:
             for number in range(job.num_workers):
-                self.pipes.append(None)
-                self.processes.append(None)
-                self.ends.append(-1)
                 self._start(number)
         except BaseException:
             self.stop()

@@ -326,9 +326,9 @@ class IterableFetcher:
         generators, fresh = (global_states(), told(dataset)) if whose == "own" else (None, None)
         self._given: Any = None  # until the dataset has gone on from it
         try:
-            self._given = _load(dataset, of_dataset) if of_any else None
+            self._given = _load(dataset, of_dataset) if of_any and not self.ended else None  # at its end begin_again loads it
         except Exception:
-            if whose != "own" or self.ended:
+            if whose != "own":
                 raise
             of_any = False  # it may need what `iter` makes, behind which torchdata's loader loads it
         before = told(dataset) if whose == "own" else None
