@@ -558,6 +558,16 @@ def test_a_dataset_that_makes_its_place_in_iter_gets_its_state_behind_that(optio
     assert [values(resumed), values(resumed)] == [values(loader if taken == 6 else iterator), values(loader)]
 
 
+@PLACES
+def test_a_dataset_that_makes_its_place_in_iter_gets_a_state_from_behind_a_short_batch(options):
+    loader, resumed = (pinfeed.DataLoader(MakesItsPlaceInIter(), 4, **options) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(2 * max(1, options.get("num_workers", 0))):  # all batches, and not the end
+        next(iterator)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    assert [values(resumed), values(resumed)] == [values(iterator), values(loader)]
+
+
 OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensForTheFirstSample, FillsABuffer, OpensItsSource, HasALargeState, OpensASourceOfLabels]
 
 

@@ -24,7 +24,7 @@ from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of
 from .._worker.index_log import MAX_IN_FLIGHT
-from .._worker.lanes import LaneOptions, check_saved, saved_between, saved_stream_between, saved_unknown_stream
+from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream
 from .._worker.rows import rows_of
 from .._worker.worker import Job
 from .arguments import check_order, check_workers, context_of, warn_of_many_workers
@@ -388,8 +388,8 @@ class DataLoader(Generic[_Batch]):
             self._pool = None
         if self._pool is not None and self._lane_options is not None:
             self._kept_starts = self._pool.starts(self.timeout)
-        elif self._kept_starts is not None and not all(self._kept_starts):
-            if self._kind is Kind.ITERABLE and has_state(self.dataset):
+        elif self._kept_starts is not None and not all(map(is_known, self._kept_starts)):
+            if self._kind is Kind.ITERABLE and has_state(self.dataset) and b"" in self._kept_starts:
                 raise Error(
                     Code.FAILED_PRECONDITION,
                     "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where "

@@ -31,6 +31,15 @@ class LaneOptions(NamedTuple):
     drop_last: bool
 
 
+def _unknown(error: Exception) -> bytes:
+    return _UNKNOWN + f"{type(error).__name__}: {error}"[:_MAX_REASON].encode("utf-8", "replace")
+
+
+def is_known(state: bytes) -> bool:
+    """Returns whether a worker can begin or continue with what `Lane.state` or `Lane.leave` returned."""
+    return bool(state) and not state.startswith(_UNKNOWN)
+
+
 class Lane:
     """The batches of one worker in one epoch. Threads: one.
 
@@ -76,20 +85,22 @@ class Lane:
                 return b""
             return pickle.dumps((global_states(), stream, *self._drew_from), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # nobody may ever ask for it
-            return _UNKNOWN + f"{type(error).__name__}: {error}"[:_MAX_REASON].encode("utf-8", "replace")
+            return _unknown(error)
 
     def leave(self) -> bytes:
         """Ends the epoch. Returns the state in which the worker's next one begins. Empty if that is not known: an iterable dataset with a state
-        may begin anew behind an epoch that was left early, or go on.
+        may begin anew behind an epoch that was left early, or go on. Begins with `_UNKNOWN` as in `state`.
         """
-        stream = None
-        if self._stream is not None:
-            left = self._stream.leave()
-            if left is not None:
+        try:
+            stream = None
+            left = None if self._stream is None else self._stream.leave()
+            if self._stream is not None and left is not None:
                 if not self._stream.ended:
                     return b""
                 stream = (_BEFORE_EPOCH, *left)
-        return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # the dataset's, or its generator's, which ends here
+            return _unknown(error)
 
 
 class Lanes:
@@ -137,7 +148,7 @@ class Lanes:
     def is_known(self, worker: int, first_batch: bool = False) -> bool:
         """Returns whether another process can take the place of a worker. `first_batch`: nobody has asked for another batch yet."""
         place = self.place(worker)
-        if place is not None and (not place[1] or place[1].startswith(_UNKNOWN)):
+        if place is not None and not is_known(place[1]):
             return False
         return self._has_states or self.states[worker] is not None or (first_batch and place is None)
 
@@ -226,6 +237,10 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
             "the state was taken before the first batch of an epoch, and nothing tells where the dataset had begun it, because the epoch before was left "
             "early: samples could be missing or come twice. Take a state behind a batch",
         )
+    for state in saved.get("states", []):
+        if state is not None and state[1].startswith(_UNKNOWN):
+            why = state[1][len(_UNKNOWN) :].decode("utf-8", "replace")
+            raise invalid(f"the state was taken where nothing tells where the dataset of one of the persistent workers stood: its state_dict raised {why}")
     if any(state is not None and not state[1] for state in saved.get("states", [])):
         raise invalid(
             "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing tells where their dataset "

@@ -172,8 +172,7 @@ class Worker:
             while (indices := self._indices(lane.next)) is not END:
                 self._compute_apart(lane.next, indices)
         self._lane = None
-        with contextlib.suppress(Exception):  # the dataset's: it has no state then
-            self._left = lane.leave()
+        self._left = lane.leave()
         return self._left
 
     def _indices(self, batch: int, wait: bool = False) -> Any:
