@@ -67,9 +67,9 @@ def tool(*words):
     assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}"
     return done.stdout
 
-with pinfeed.open("/wheel/images", batch_size=8, framework="numpy", transforms=[pinfeed.Resize(12), pinfeed.CenterCrop(8)]) as feed:
+with pinfeed.open("/wheel/images", batch_size=12, framework="numpy", transforms=[pinfeed.Resize(12), pinfeed.CenterCrop(8)]) as feed:
     images, labels = next(iter(feed))
-    assert images.shape == (8, 3, 8, 8) and images.any() and sorted(labels) == [0] * 4 + [1] * 4
+    assert images.shape == (12, 3, 8, 8) and images.reshape(12, -1).any(1).all() and sorted(labels) == [0] * 4 + [1] * 4 + [2] * 4
     for command in (["pinfeed"], ["python3", "-m", "pinfeed"]):
         assert "/wheel/images" in tool(*command, "status", "--address", feed.address)
     assert len(pinfeed.status(feed.address)["feeds"]) == 1
@@ -80,7 +80,7 @@ for program in ("pinfeed", "pinfeedd"):
 licences = [file.read_text() for file in importlib.metadata.files("pinfeed") if file.name == "LICENSE"]
 assert len(licences) == 1 and "Apache License" in licences[0]
 END
-holds "JPEG and PNG; pinfeed status, peek, doctor and python -m pinfeed"
+holds "JPEG, PNG and WebP; pinfeed status, peek, doctor and python -m pinfeed"
 
 mkdir -m 700 run
 coproc pinfeedd --private --lifetime-fd 0 --ready-fd 1 --socket-dir "$PWD/run" 2>daemon.log

@@ -40,10 +40,11 @@ for suite in "$@"; do
   make_root "$cache"
   mkdir "$root/wheel"
   cp "$source"/build/wheel/pinfeed-*.whl "$numpy"/*.whl "$here/in_system.sh" "$here/ten_lines.py" "$here/../../support/steps.sh" "$root/wheel/"
-  for class in jpeg png; do mkdir -p "$root/wheel/images/$class"; done
+  for class in jpeg png webp; do mkdir -p "$root/wheel/images/$class"; done
   for i in 1 2 3 4; do
     cp "$source/tests/fuzz/corpus/decode/rgb_16x16_2_0.jpg" "$root/wheel/images/jpeg/$i.jpg"
     cp "$source/tests/fuzz/corpus/decode/png_2_8_0_1.png" "$root/wheel/images/png/$i.png"
+    cp "$source/tests/fuzz/corpus/decode/webp_17x33_0.webp" "$root/wheel/images/webp/$i.webp"
   done
   chmod -R a+rX "$root/wheel"
   unshare --mount --pid --ipc --fork --kill-child "$here/run.sh" --inside "$root"
