@@ -4,6 +4,7 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
+#include <algorithm>
 #include <string>
 
 #include "common/base/unique_handle.h"
@@ -14,6 +15,21 @@ namespace {
 
 constexpr int kLossless = 2;              // WebPBitstreamFeatures::format
 constexpr uint64_t kPlanesBytes = 4 + 1;  // for a pixel: of a lossless image, and its alpha
+// Lossless pixels and alpha have groups of five prefix codes: at most one for 16 pixels (RFC 9649, section
+// 3.7.2.2), of at least 20 bits each. Before it decodes, libwebp makes a table of 256 entries of 4 bytes for
+// each code (src/dec/vp8l_dec.c), and further ones for codes of more than 8 bits, which take more of the
+// file.
+constexpr uint64_t kMaxGroups = 1 << 16;
+constexpr uint64_t kGroupPixels = 16;
+constexpr uint64_t kGroupBits = 20;
+constexpr uint64_t kGroupBytes = 5 * 256 * 4 + 576;
+constexpr uint64_t kMoreGroupBytes = 15'000;
+constexpr uint64_t kMoreTimesFile = 300;
+
+uint64_t TablesBytes(uint64_t pixels, uint64_t file_bytes) {
+  const uint64_t groups = std::min({kMaxGroups, pixels / kGroupPixels, file_bytes * 8 / kGroupBits});
+  return groups * kGroupBytes + std::min(groups * kMoreGroupBytes, file_bytes * kMoreTimesFile);
+}
 
 struct DemuxerTraits {
   using Handle = WebPDemuxer*;
@@ -31,12 +47,9 @@ Status WebpFailure(VP8StatusCode status) {
   return DataLoss("WebP: the file is damaged (libwebp status " + std::to_string(status) + ")");
 }
 
-// Files that the library cannot take apart have none: Decode says what is wrong with them.
-int OrientationOf(std::span<const std::byte> file) {
-  const WebPData data{BytesOf(file), file.size()};
-  const UniqueHandle<DemuxerTraits> demuxer(WebPDemux(&data));
+int OrientationOf(WebPDemuxer* demuxer) {
   WebPChunkIterator exif;
-  if (!demuxer || WebPDemuxGetChunk(demuxer.get(), "EXIF", 1, &exif) == 0) return 1;
+  if (WebPDemuxGetChunk(demuxer, "EXIF", 1, &exif) == 0) return 1;
   const std::span<const std::byte> tiff =
       WithoutExifId(std::as_bytes(std::span(exif.chunk.bytes, exif.chunk.size)));
   const int orientation = TiffOrientation(tiff).value_or(1);
@@ -54,17 +67,24 @@ Result<WebpDecoder::Header> WebpDecoder::Open(std::span<const std::byte> file, b
   if (features.has_animation != 0)
     return DataLoss("WebP: the file is an animation; store the picture that is meant as a file of its own");
   RETURN_IF_ERROR(CheckDecodedSize("WebP", features.width, features.height));
-  file_ = file;
+  // Of a whole file WebPDecode also decodes what the demuxer refuses, and reads on behind the image's chunk.
+  const WebPData data{BytesOf(file), file.size()};
+  const UniqueHandle<DemuxerTraits> demuxer(WebPDemux(&data));
+  WebPIterator frame;
+  if (!demuxer || WebPDemuxGetFrame(demuxer.get(), 1, &frame) == 0)
+    return DataLoss("WebP: the file is truncated or damaged");
+  picture_ = std::as_bytes(std::span(frame.fragment.bytes, frame.fragment.size));
+  WebPDemuxReleaseIterator(&frame);
   width_ = features.width;
   height_ = features.height;
   has_planes_ = features.format == kLossless || features.has_alpha != 0;
-  return Header{width_, height_, oriented ? OrientationOf(file) : 1};
+  return Header{width_, height_, oriented ? OrientationOf(demuxer.get()) : 1};
 }
 
 Result<ImageView> WebpDecoder::Decode() {
   const uint64_t pixels = static_cast<uint64_t>(width_) * static_cast<uint64_t>(height_);
-  ASSIGN_OR_RETURN(const ImageBuffer::Memory memory,
-                   pixels_.Ask(width_, height_, has_planes_ ? kPlanesBytes * pixels : 0));
+  const uint64_t besides = has_planes_ ? kPlanesBytes * pixels + TablesBytes(pixels, picture_.size()) : 0;
+  ASSIGN_OR_RETURN(const ImageBuffer::Memory memory, pixels_.Ask(width_, height_, besides));
   ASSIGN_OR_RETURN(uint8_t* const out, pixels_.Reserve(width_, height_, memory));
   const size_t stride = 3 * static_cast<size_t>(width_);
   WebPDecoderConfig config;
@@ -72,7 +92,7 @@ Result<ImageView> WebpDecoder::Decode() {
   config.output.colorspace = MODE_RGB;
   config.output.is_external_memory = 1;
   config.output.u.RGBA = {out, static_cast<int>(stride), 3 * pixels};
-  const VP8StatusCode status = WebPDecode(BytesOf(file_), file_.size(), &config);
+  const VP8StatusCode status = WebPDecode(BytesOf(picture_), picture_.size(), &config);
   if (status != VP8_STATUS_OK) return WebpFailure(status);
   return ImageView{out, width_, height_, stride};
 }

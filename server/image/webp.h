@@ -29,7 +29,7 @@ class WebpDecoder {
   ImageBuffer& pixels() { return pixels_; }
 
  private:
-  std::span<const std::byte> file_;
+  std::span<const std::byte> picture_;  // the chunks of its pixels and of its alpha
   int32_t width_ = 0;
   int32_t height_ = 0;
   bool has_planes_ = false;  // of whole images besides the output: lossless pixels, or alpha

@@ -149,6 +149,17 @@ def webp():
             case_as_pillow(f"sector_{int(lossless)}_{i}.webp", data[:at] + RNG.bytes(8) + data[at + 8:], "WebP")
             case_reject(f"cut_{int(lossless)}_{i}.webp", data[:int(RNG.integers(12, len(data) - 1))], "WebP")
         case_reject(f"wrong_size_{int(lossless)}.webp", data[:4] + struct.pack("<I", 20) + data[8:], "WebP")
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        data = encoded(picture(70, 45), "WEBP", lossless=lossless, exif=exif.tobytes())
+        begin, end = data.index(b"VP8L" if lossless else b"VP8 ") + 8, data.index(b"EXIF")
+        for i in range(60):
+            flipped = bytearray(data)
+            flipped[int(RNG.integers(begin, end))] ^= 1 << int(RNG.integers(8))
+            case_as_pillow(f"flipped_{int(lossless)}_{i}.webp", bytes(flipped), "WebP")
+        size = len(data) - end - 8
+        case_reject(f"cut_exif_{int(lossless)}.webp", data[:4] + struct.pack("<I", len(data) - 18) + data[8:-10], "WebP")
+        case_reject(f"large_exif_{int(lossless)}.webp", data[:end + 4] + struct.pack("<I", size + 99) + data[end + 8:], "WebP")
     frames = encoded(picture(30, 20), "WEBP", save_all=True, append_images=[picture(30, 20)], duration=100)
     case_reject("animation.webp", frames, "animation", pillow=False)
 

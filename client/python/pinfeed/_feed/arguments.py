@@ -39,7 +39,7 @@ _REPLACED: Dict[str, str] = {
     "in_order": "leave it out: batches always come in order",
     "transform": "give transforms=[...], with pinfeed's or torchvision's objects",
     "target_transform": _NO_PYTHON,
-    "loader": "leave it out: the daemon reads JPEG, PNG, .npy and token files",
+    "loader": "leave it out: the daemon reads JPEG, PNG, WebP, .npy and token files",
     "is_valid_file": "leave it out: every JPEG, PNG and WebP file of an image folder is a sample; on_bad_sample decides about bad ones",
     "root": "give the path as the first argument: pinfeed.open(path, ...)",
     "path": "give the path as the first argument: pinfeed.open(path, ...)",
