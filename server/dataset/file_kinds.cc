@@ -70,8 +70,7 @@ bool IsNamedAsImage(std::string_view name) {
 }
 
 bool IsNamedAsTable(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kExtensions = {".csv",  ".tsv",     ".jsonl", ".ndjson",
-                                                           ".json", ".parquet", ".arrow", ".feather"};
+  constexpr std::array<std::string_view, 4> kExtensions = {".csv", ".tsv", ".jsonl", ".ndjson"};
   return HasExtension(name, kExtensions);
 }
 

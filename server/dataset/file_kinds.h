@@ -25,7 +25,7 @@ bool HasExtension(std::string_view name, std::span<const std::string_view> exten
 // Whether the name has an image's extension, supported or not.
 bool IsNamedAsImage(std::string_view name);
 
-// Whether the name has the extension of a file that may list images and their labels.
+// Whether the name has the extension of a table that can be opened.
 bool IsNamedAsTable(std::string_view name);
 
 // What the user can do with data of an unsupported kind, such as an archive. Empty if the kind is unknown.

@@ -35,7 +35,7 @@ Result<DatasetContents> ListContents(const Location& location) {
       contents.image = entry.name;
     } else if (!AdviceFor(entry.name).empty()) {
       contents.unsupported = entry.name;
-      if (IsNamedAsTable(entry.name)) contents.table = entry.name;
+      if (IsNamedAsTable(entry.name) && !entry.name.starts_with('.')) contents.table = entry.name;
     } else {
       contents.other = entry.name;
     }

@@ -29,7 +29,7 @@ struct DatasetContents {
   std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
   std::string metadata;  // metadata.jsonl or metadata.csv
   bool both_metadata = false;
-  std::string table;        // of another table, supported or not (IsNamedAsTable)
+  std::string table;        // of another table (IsNamedAsTable), not hidden
   std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
   std::string other;        // of any other kind
 };

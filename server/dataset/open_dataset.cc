@@ -81,7 +81,7 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
     if (!found.empty()) break;
   }
   // All images would have the label 0.
-  if (found.size() == 1 && contents.folders == 1 && !contents.table.empty() && contents.metadata.empty()) {
+  if (names == "image_folder" && contents.folders == 1 && !contents.table.empty()) {
     return InvalidArgument("detect the format of directory " + QuotePath(contents.path) +
                            ": it holds one folder (" + QuotePath(contents.folder) + ") and a table (" +
                            QuotePath(contents.table) + "); if that has the labels: " +
