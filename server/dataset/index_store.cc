@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
@@ -16,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "common/base/random.h"
 #include "common/os/directory_stream.h"
 #include "server/dataset/fingerprint.h"
 
@@ -32,7 +34,7 @@ std::string FileName(NodesOf kind, std::string_view dataset) {
 }
 
 // Whether it is the name of a file of a store, or of one that is being written: digits.SUFFIX, or
-// digits.SUFFIX.PID.NUMBER.tmp. Whoever names another directory may have other files there.
+// digits.SUFFIX.NUMBER.tmp. Whoever names another directory may have other files there.
 bool IsOwnName(std::string_view name) {
   constexpr size_t kDigits = 16;  // of a Fingerprint
   if (name.substr(0, kDigits).find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
@@ -142,8 +144,9 @@ void IndexStore::Save(NodesOf kind, std::string_view dataset, std::vector<SavedN
 
 Status IndexStore::Write(const std::string& name, std::string_view bytes) {
   RETURN_IF_ERROR(MakeRoom(bytes.size()));
-  const std::string temporary = name + "." + std::to_string(::getpid()) + "." +
-                                std::to_string(temporaries_.fetch_add(1)) + std::string(kTemporarySuffix);
+  // Random: in containers, all daemons may have the same process id.
+  const auto random = std::bit_cast<uint64_t>(RandomBytes<std::array<std::byte, sizeof(uint64_t)>>());
+  const std::string temporary = name + "." + std::to_string(random) + std::string(kTemporarySuffix);
   UniqueFd fd(::openat(directory_.get(), temporary.c_str(),
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return ErrnoStatus("create", errno);

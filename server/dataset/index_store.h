@@ -64,7 +64,6 @@ class IndexStore {
   const UniqueFd directory_;
   std::atomic<uint64_t> listed_{0};
   std::atomic<uint64_t> recalled_{0};
-  std::atomic<uint64_t> temporaries_{0};  // makes their names unique
   LogPace warnings_{1};
 };
 

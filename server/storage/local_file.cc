@@ -133,6 +133,16 @@ int64_t Nanoseconds(const struct statx_timestamp& time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// The file system's id, if its versions tell of each change.
+std::optional<uint64_t> IdWithVersions(const struct statfs& system) {
+  if (std::ranges::find(kVersioned, static_cast<uint32_t>(system.f_type)) == kVersioned.end())
+    return std::nullopt;
+  uint64_t id = 0;
+  static_assert(sizeof(id) == sizeof(system.f_fsid));
+  std::memcpy(&id, &system.f_fsid, sizeof(id));
+  return id;
+}
+
 constexpr uint32_t kStatxMountId = 0x4000;  // STATX_MNT_ID_UNIQUE, which older headers lack
 
 }  // namespace
@@ -140,12 +150,7 @@ constexpr uint32_t kStatxMountId = 0x4000;  // STATX_MNT_ID_UNIQUE, which older 
 Result<std::optional<uint64_t>> FileSystemWithVersions(int fd) {
   struct statfs system = {};
   if (::fstatfs(fd, &system) != 0) return ErrnoStatus("statfs an open file", errno);
-  if (std::ranges::find(kVersioned, static_cast<uint32_t>(system.f_type)) == kVersioned.end())
-    return std::optional<uint64_t>();
-  uint64_t id = 0;
-  static_assert(sizeof(id) == sizeof(system.f_fsid));
-  std::memcpy(&id, &system.f_fsid, sizeof(id));
-  return std::optional(id);
+  return IdWithVersions(system);
 }
 
 std::optional<NodeStat> StatNode(int fd, const char* name, int sync) {
@@ -177,9 +182,12 @@ std::optional<FileVersion> LocalFile::version() const {
 }
 
 std::optional<NodeVersion> LocalFile::lasting_version() const {
-  const Result<std::optional<uint64_t>> system = FileSystemWithVersions(fd_.get());
-  if (!system.ok() || !*system) return std::nullopt;
-  return NodeVersion{{version_.device, version_.inode}, **system, version_.modified_ns, version_.changed_ns};
+  struct statfs system = {};
+  // On a tmpfs a write to a shared mapping changes no time.
+  if (::fstatfs(fd_.get(), &system) != 0 || system.f_type == TMPFS_MAGIC) return std::nullopt;
+  const std::optional<uint64_t> id = IdWithVersions(system);
+  if (!id) return std::nullopt;
+  return NodeVersion{{version_.device, version_.inode}, *id, version_.modified_ns, version_.changed_ns};
 }
 
 bool LocalFile::HasSameContents() const {

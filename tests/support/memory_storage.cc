@@ -22,8 +22,15 @@ std::string NameOf(const std::string& path) {
 
 class MemoryFile final : public RandomAccessFile {
  public:
-  MemoryFile(const MemoryStorage& storage, std::string path, uint64_t size)
-      : RandomAccessFile(NameOf(path), size), storage_(storage), key_(std::move(path)) {}
+  MemoryFile(const MemoryStorage& storage, std::string path, uint64_t size, int64_t changed_ns)
+      : RandomAccessFile(NameOf(path), size),
+        storage_(storage),
+        key_(std::move(path)),
+        changed_ns_(changed_ns) {}
+
+  std::optional<NodeVersion> lasting_version() const override {
+    return NodeVersion{{1, std::hash<std::string>()(key_)}, 1, changed_ns_, changed_ns_};
+  }
 
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     size_t got = 0;
@@ -41,6 +48,7 @@ class MemoryFile final : public RandomAccessFile {
  private:
   const MemoryStorage& storage_;
   const std::string key_;
+  const int64_t changed_ns_;
 };
 
 class MemoryLocation final : public Location {
@@ -57,7 +65,7 @@ class MemoryLocation final : public Location {
     const auto found = storage_.files_.find(path);
     if (found == storage_.files_.end()) return Missing("open", path);
     return std::unique_ptr<const RandomAccessFile>(
-        new MemoryFile(storage_, path, found->second.bytes.size()));
+        new MemoryFile(storage_, path, found->second.bytes.size(), found->second.changed_ns));
   }
 
   using Location::List;
@@ -119,7 +127,7 @@ class MemoryLocation final : public Location {
 void MemoryStorage::Write(const std::string& path, std::string bytes) {
   const MutexLock lock(mutex_);
   const size_t size = bytes.size();
-  files_[path] = {.bytes = std::move(bytes), .readable = size};
+  files_[path] = {.bytes = std::move(bytes), .readable = size, .changed_ns = ++writes_};
 }
 
 MemoryStorage::Ranges MemoryStorage::AskedAhead(const std::string& path) const {

@@ -23,7 +23,8 @@ class MemoryStorage {
   // `remote`: what its locations say of themselves.
   explicit MemoryStorage(bool remote = false) : remote_(remote) {}
 
-  // Makes or replaces the file, without a fault.
+  // Makes or replaces the file, without a fault. Its lasting version is another one, of the Unix time 0 and
+  // so many nanoseconds.
   void Write(const std::string& path, std::string bytes) PF_EXCLUDES(mutex_);
   // Reads of the file and opening it are kNotFound from now on, as after an unlink on some storages.
   void Remove(const std::string& path) PF_EXCLUDES(mutex_);
@@ -59,6 +60,7 @@ class MemoryStorage {
     bool broken = false;
     bool exhausted = false;
     bool hung = false;
+    int64_t changed_ns = 0;
     mutable Ranges prefetched = {};
   };
 
@@ -70,6 +72,7 @@ class MemoryStorage {
   mutable CondVar changed_;
   mutable std::map<std::string, File> files_ PF_GUARDED_BY(mutex_);
   mutable size_t hanging_ PF_GUARDED_BY(mutex_) = 0;
+  int64_t writes_ PF_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace pinfeed

@@ -86,6 +86,7 @@ std::optional<ShardIndex> UnpackShard(std::string_view packed) {
   const std::optional<PackedHeader> header = bytes.Value<PackedHeader>();
   if (!header || header->key_bytes > PackedNames::kMaxBytes || header->fields > kMaxShardFields)
     return std::nullopt;
+  if ((header->fields == 0) != (header->samples == 0)) return std::nullopt;  // each sample has a file
   ShardIndex shard;
   shard.file_bytes = header->file_bytes;
   shard.passed_over = header->passed_over;

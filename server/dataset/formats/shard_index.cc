@@ -51,6 +51,7 @@ std::optional<MemberName> Split(std::string_view name) {
   return MemberName{name.substr(0, dot), std::move(extension)};
 }
 
+// Kept indexes have the fields: whoever changes this changes kIndexMagic (saved_index.cc).
 std::string FieldOf(const std::string& extension) {
   if (HasExtension("." + extension, kImageExtensions) && extension.find('.') == std::string::npos)
     return std::string(kShardImageField);
@@ -62,7 +63,7 @@ std::string FieldFault(std::string_view extension) {
   constexpr std::array<std::string_view, 3> kTaken = {kShardImageField, kShardLabelField, kSamplePathField};
   if (std::ranges::find(kTaken, extension) != kTaken.end())
     return "cannot be a field, since the name of its extension is that of another one; name labels KEY.cls, "
-           "images KEY.jpg or KEY.png, and others by another extension";
+           "images KEY.jpg, KEY.png or KEY.webp, and others by another extension";
   if (extension.find('.') == std::string::npos &&
       HasExtension("." + std::string(extension), kUnsupportedImageExtensions))
     return "is an image of an unsupported format; convert it to JPEG, PNG or WebP";
@@ -180,10 +181,13 @@ struct Found {
   bool recalled = false;               // it was kept before
 };
 
-// Its version, if that cannot be the same after another change.
-std::optional<NodeVersion> SettledVersion(const RandomAccessFile& file, int64_t opened_ns) {
+// Its version, if what lies there has lain there for long. The times are those at which a write began, and
+// one write(2) may take minutes: what is read meanwhile is of both.
+std::optional<NodeVersion> SettledVersion(const RandomAccessFile& file, int64_t now_ns) {
+  constexpr std::chrono::nanoseconds kLong = std::chrono::hours(1);
   const std::optional<NodeVersion> version = file.lasting_version();
-  const bool settled = version && IsSettled(std::max(version->modified_ns, version->changed_ns), opened_ns);
+  const bool settled =
+      version && std::max(version->modified_ns, version->changed_ns) <= now_ns - kLong.count();
   return settled ? version : std::nullopt;
 }
 
@@ -199,9 +203,8 @@ Result<std::optional<ShardIndex>> Recall(const RandomAccessFile& file,
   return shard && shard->file_bytes == file.size() ? std::move(shard) : none;
 }
 
-Result<Found> IndexShard(const Location& base, const std::string& name, SharedIndex& shared) {
+Result<Found> IndexShard(const Location& base, const std::string& name, SharedIndex& shared, int64_t now_ns) {
   try {
-    const int64_t opened_ns = UnixNanoseconds();
     ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
     const std::optional<FileVersion> version = file->version();
     if (const auto known = version ? shared.Known(*version, name) : std::nullopt) {
@@ -210,7 +213,7 @@ Result<Found> IndexShard(const Location& base, const std::string& name, SharedIn
                              QuotePath(second) + " are the same file by a link; remove one of them");
     }
     Found found;
-    found.version = SettledVersion(*file, opened_ns);
+    found.version = SettledVersion(*file, now_ns);
     ASSIGN_OR_RETURN(std::optional<ShardIndex> shard, Recall(*file, found.version, shared));
     found.recalled = shard.has_value();
     if (!shard) {
@@ -265,7 +268,7 @@ bool IsShardField(std::string_view name) {
 }
 
 Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names,
-                                            IndexStore* store) {
+                                            IndexStore* store, int64_t now_ns) {
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::optional<Result<Found>>> results(names.size());
   SharedIndex shared(base, store);
@@ -276,7 +279,7 @@ Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vec
     while (!failed.load(std::memory_order_relaxed)) {
       const size_t i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= names.size()) return;
-      results[i] = IndexShard(base, names[i], shared);
+      results[i] = IndexShard(base, names[i], shared, now_ns);
       if (!results[i]->ok()) failed.store(true, std::memory_order_relaxed);
       done.fetch_add(1, std::memory_order_relaxed);
     }

@@ -44,10 +44,10 @@ struct ShardIndex {
 bool IsShardField(std::string_view name);
 
 // Reads the headers of all archives, by several threads, but for those that have not changed since `store`
-// (null: none) kept what they have. While that lasts, the log says every few seconds how far it is. Of
-// several errors, the one of the first archive: those of TarReader and of the storage; kInvalidArgument for
-// samples that have two files of one kind, or files that cannot be a field.
+// (null: none) kept what they have. `now_ns`: Unix time. While that lasts, the log says every few seconds how
+// far it is. Of several errors, the one of the first archive: those of TarReader and of the storage;
+// kInvalidArgument for samples that have two files of one kind, or files that cannot be a field.
 Result<std::vector<ShardIndex>> IndexShards(const Location& base, const std::vector<std::string>& names,
-                                            IndexStore* store = nullptr);
+                                            IndexStore* store = nullptr, int64_t now_ns = UnixNanoseconds());
 
 }  // namespace pinfeed

@@ -60,6 +60,9 @@ TEST(PackedShardTest, ImpossibleNamesAndNumbersAreRefused) {
   shard.keys.Add("");
   for (auto& [name, parts] : shard.fields) parts.resize(4);
   EXPECT_FALSE(UnpackShard(PackShard(shard)).has_value());
+  shard = Shard();
+  shard.fields.clear();  // no sample is without a file
+  EXPECT_FALSE(UnpackShard(PackShard(shard)).has_value());
   for (const size_t offset : {16, 24, 32}) {  // samples, bytes of keys, fields
     for (const uint64_t value :
          {uint64_t{1}, uint64_t{4}, uint64_t{1} << 32, uint64_t{1} << 62, UINT64_MAX}) {
