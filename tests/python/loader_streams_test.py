@@ -568,6 +568,22 @@ def test_a_dataset_that_makes_its_place_in_iter_gets_a_state_from_behind_a_short
     assert [values(resumed), values(resumed)] == [values(iterator), values(loader)]
 
 
+class CannotBeLoaded(MakesItsPlaceInIter):
+    def load_state_dict(self, state):
+        raise OSError("the shard is gone")
+
+
+@PLACES
+def test_an_error_of_a_load_behind_the_last_batch_is_told(options):
+    loader, resumed = (pinfeed.DataLoader(CannotBeLoaded(), 4, **options) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(2):  # all batches, and not the end
+        next(iterator)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    with pytest.raises((OSError, RuntimeError), match="the shard is gone"):
+        values(resumed)
+
+
 OWN = [UsesUpTheLoadedState, TellsWhatItWasGiven, TellsANumber, TellsOfItsFile, IsToldToGoOn, OpensForTheFirstSample, FillsABuffer, OpensItsSource, HasALargeState, OpensASourceOfLabels]
 
 

@@ -297,7 +297,8 @@ class DataLoader(Generic[_Batch]):
 
     def __iter__(self) -> Iterator[_Batch]:
         """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before; with a
-        loaded state, and an iterable dataset in this process, all before. After an error the position is as before.
+        loaded state, and an iterable dataset in this process, all before. After an error the position is as before; `generator` and
+        samplers may have gone on, as in torch.
         """
         return self._get_iterator()
 
@@ -311,13 +312,10 @@ class DataLoader(Generic[_Batch]):
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
         position = self._loaded, self._left, self._latest, self._running, self._repeat
         pool, generation = self._pool, 0 if self._pool is None else self._pool.generation
-        order = self._order()
-        generators = order.generators()
         try:
             return self._new_iterator()
         except BaseException:
             self._loaded, self._left, self._latest, self._running, self._repeat = position
-            order.restore_generators(generators)
             if self._pool is not None and (self._pool is not pool or pool.generation != generation):  # its workers may have been told of the epoch
                 self._pool.stop()
             raise

@@ -266,7 +266,7 @@ class Order:
         set_global_states(start["global"])
         if goes_on:
             next(only_next(iter(self._index_sampler)), None)
-            self.restore_generators(start)
+            self._restore_generators(start)
             set_global_states(start["global"])
         iterator = self._iterate()
         if not state["repeat"]:
@@ -301,13 +301,9 @@ class Order:
                 samplers[name] = copy.deepcopy(sampler.state_dict())
         return {
             "arguments": self.arguments,
-            **self.generators(),
+            "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
             "samplers": samplers,
         }
-
-    def generators(self) -> Dict[str, Any]:
-        """Returns the generators' states, for `restore_generators`."""
-        return {"generators": {name: _get_state(generator) for name, generator in self._generators.items()}}
 
     def _restore(self, start: Dict[str, Any]) -> None:
         for name, epoch in start.get("epochs", {}).items():
@@ -317,9 +313,9 @@ class Order:
             if name in start["samplers"]:
                 self.restored = True
                 sampler.load_state_dict(copy.deepcopy(start["samplers"][name]))
-        self.restore_generators(start)
+        self._restore_generators(start)
 
-    def restore_generators(self, start: Dict[str, Any]) -> None:
+    def _restore_generators(self, start: Dict[str, Any]) -> None:
         for name, generator in self._generators.items():
             if name in start["generators"]:
                 _set_state(generator, start["generators"][name])

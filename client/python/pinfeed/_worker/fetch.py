@@ -326,11 +326,13 @@ class IterableFetcher:
         generators, fresh = (global_states(), told(dataset)) if whose == "own" else (None, None)
         self._given: Any = None  # until the dataset has gone on from it
         try:
-            self._given = _load(dataset, of_dataset) if of_any and not self.ended else None  # at its end begin_again loads it
+            self._given = _load(dataset, of_dataset) if of_any else None
         except Exception:
             if whose != "own":
                 raise
             of_any = False  # it may need what `iter` makes, behind which torchdata's loader loads it
+            if self._at_end is not None:
+                begin_again(dataset, *self._at_end)  # which calls `iter` too. Now: an error is that of this epoch
         before = told(dataset) if whose == "own" else None
         self._iterate(dataset if self._at_end is None else ())
         if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and (not of_any or self._needs_again(of_iterator, fresh, before, generators)))):

@@ -8,6 +8,7 @@ worker can continue.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import warnings
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
@@ -32,7 +33,10 @@ class LaneOptions(NamedTuple):
 
 
 def _unknown(error: Exception) -> bytes:
-    return _UNKNOWN + f"{type(error).__name__}: {error}"[:_MAX_REASON].encode("utf-8", "replace")
+    reason = type(error).__name__
+    with contextlib.suppress(Exception):  # of the error's own __str__
+        reason = f"{reason}: {error}"
+    return _UNKNOWN + reason[:_MAX_REASON].encode("utf-8", "replace")
 
 
 def is_known(state: bytes) -> bool:
@@ -100,7 +104,7 @@ class Lane:
                 stream = (_BEFORE_EPOCH, *left)
             return pickle.dumps((global_states(), stream), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # the dataset's, or its generator's, which ends here
-            return _unknown(error)
+            return b"" if self._stream is not None and not self._stream.ended else _unknown(error)
 
 
 class Lanes:
@@ -240,7 +244,10 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
     for state in saved.get("states", []):
         if state is not None and state[1].startswith(_UNKNOWN):
             why = state[1][len(_UNKNOWN) :].decode("utf-8", "replace")
-            raise invalid(f"the state was taken where nothing tells where the dataset of one of the persistent workers stood: its state_dict raised {why}")
+            raise invalid(
+                f"the state was taken where nothing tells where the dataset of one of the persistent workers stood: its state_dict raised {why}. Take a state after "
+                "num_workers batches, or use persistent_workers=False",
+            )
     if any(state is not None and not state[1] for state in saved.get("states", [])):
         raise invalid(
             "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing tells where their dataset "
