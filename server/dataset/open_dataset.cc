@@ -82,10 +82,11 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
   }
   // All images would have the label 0.
   if (names == "image_folder" && contents.folders == 1 && !contents.table.empty()) {
-    return InvalidArgument("detect the format of directory " + QuotePath(contents.path) +
-                           ": it holds one folder (" + QuotePath(contents.folder) + ") and a table (" +
-                           QuotePath(contents.table) + "); if that has the labels: " +
-                           std::string(AdviceFor(contents.table)) + "; else set format to " + names);
+    return InvalidArgument(
+        "detect the format of directory " + QuotePath(contents.path) + ": it holds one folder (" +
+        QuotePath(contents.folder) + ") and a table (" + QuotePath(contents.table) +
+        "); if the table has the images and their labels, open " +
+        QuotePath(JoinPath(contents.path, contents.table)) + ", else set format to " + names);
   }
   if (found.size() == 1) return found.front();
   if (found.empty())

@@ -140,9 +140,10 @@ TEST_F(OpenDatasetTest, AFolderOfImagesBesideATableIsNoClassByItself) {
   EXPECT_EQ(Format("listed"), "image_folder");
   dir_.Write("listed/labels.csv", "file_name,label\npictures/1.jpg,3\n");
   dir_.Write("listed/README.txt", "");
-  EXPECT_THAT(Open("listed"), StatusIs(Code::kInvalidArgument,
-                                       AllOf(HasSubstr("one folder ('pictures')"), HasSubstr("'labels.csv'"),
-                                             HasSubstr("open DIR/NAME"), HasSubstr("set format to"))));
+  EXPECT_THAT(Open("listed"),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("one folder ('pictures')"), HasSubstr("'labels.csv'"),
+                             HasSubstr("open '" + Path("listed/labels.csv")), HasSubstr("set format to"))));
   EXPECT_EQ(Format("listed", "image_folder"), "image_folder");
   EXPECT_EQ(Format("listed/labels.csv"), "manifest");
   dir_.Write("listed/paintings/2.jpg", "");
