@@ -35,7 +35,7 @@ Status NotAnImage(std::span<const std::byte> file) {
     std::snprintf(hex, sizeof hex, " %02x", std::to_integer<unsigned>(file[i]));
     start += hex;
   }
-  return DataLoss("neither a JPEG nor a PNG nor a WebP image: the file starts with" + start);
+  return DataLoss("neither JPEG, PNG nor WebP: the file starts with" + start);
 }
 
 }  // namespace
