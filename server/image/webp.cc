@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kLossless = 2;              // WebPBitstreamFeatures::format
 constexpr uint64_t kPlanesBytes = 4 + 1;  // for a pixel: of a lossless image, and its alpha
-// Lossless pixels and alpha have groups of five prefix codes: at most one for 16 pixels (RFC 9649, section
-// 3.7.2.2), of at least 20 bits each. Before it decodes, libwebp makes a table of 256 entries of 4 bytes for
-// each code (src/dec/vp8l_dec.c), and further ones for codes of more than 8 bits, which take more of the
-// file.
+// Lossless pixels and alpha have groups of five prefix codes: at most one for 16 pixels (RFC 9649, "Decoding
+// of Meta Prefix Codes"), of at least 20 bits each. Before it decodes, libwebp makes a table of 256 entries
+// of 4 bytes for each code (src/dec/vp8l_dec.c), and further ones for codes of more than 8 bits, which take
+// more of the file.
 constexpr uint64_t kMaxGroups = 1 << 16;
 constexpr uint64_t kGroupPixels = 16;
 constexpr uint64_t kGroupBits = 20;
