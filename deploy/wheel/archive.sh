@@ -24,13 +24,18 @@ update_archive() {
   from_archive apt-get update
 }
 
+release() { (. /etc/os-release && echo "$VERSION_CODENAME"); }
+
 newest_version() { from_archive apt-cache policy "$1" | sed -n 's/^ *Candidate: //p'; } # PACKAGE
 
 fetch_source() { # SOURCE: unpacks its newest version, with Debian's patches, as ./SOURCE; apt has checked it against the signed index
   local name=$1 description
   rm -rf "$name"
-  from_archive apt-get source --download-only "$name" >/dev/null || die "fetching the source of $name failed"
+  # What a point release has taken over may be gone from the archive of security updates, whose index still has it.
+  from_archive apt-get source --download-only "$name" >/dev/null 2>&1 || from_archive apt-get source --download-only "$name/$(release)" >/dev/null ||
+    die "fetching the source of $name failed"
   description=$(ls -t "${name}"_*.dsc | head -1)
+  grep -qxF "Version: $(source_version "$name")" "$description" || die "$description is not the newest version of $name"
   dpkg-source --no-check --extract "$description" "$name" >/dev/null || die "unpacking $description failed"
 }
 
