@@ -41,6 +41,7 @@ build_libspng() { # its CMake file cannot build the archive alone
 build_libwebp() {
   with_cmake libwebp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DWEBP=OFF -DWEBP_BUILD_GIF2WEBP=OFF -DWEBP_BUILD_IMG2WEBP=OFF \
     -DWEBP_BUILD_VWEBP=OFF -DWEBP_BUILD_WEBPINFO=OFF -DWEBP_BUILD_LIBWEBPMUX=OFF -DWEBP_BUILD_WEBPMUX=OFF -DWEBP_BUILD_EXTRAS=OFF
+  sed -i 's/ -lm\b//' "$deps"/lib/pkgconfig/libwebp*.pc # of which CMake would take the archive
 }
 
 libraries="abseil re2 protobuf fmtlib spdlog prometheus-cpp libjpeg-turbo libspng libwebp" # in the order in which they need each other
