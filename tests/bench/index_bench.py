@@ -88,7 +88,7 @@ def open_seconds(build, folder, index, cold, transforms):
         seconds = time.perf_counter() - begin
         stays, most = (resident_kib(daemon.process.pid, key) - before for key in ("VmRSS", "VmHWM"))
         feed.close()
-        words = re.search(r"indexed .*", (build / "bench" / "pinfeedd.log").read_text())[0]
+        words = re.search(r"indexed .*", daemon.log_path.read_text())[0]
     return seconds, words, stays * 1024, most * 1024
 
 

@@ -29,7 +29,8 @@ class Daemon:
     def __init__(self, build, root, **settings):
         self._folder = tempfile.TemporaryDirectory(prefix="pinfeed-bench-")
         self.address = os.path.join(self._folder.name, "pinfeed.sock")
-        self._log = open(build / "bench" / f"pinfeedd{next(_daemons)}.log", "wb")
+        self.log_path = build / "bench" / f"pinfeedd{next(_daemons)}.log"
+        self._log = open(self.log_path, "wb")
         reading, writing = os.pipe()
         options = {"socket-dir": self._folder.name, "allowed-roots": root, "http-listen": "off", "log-level": "warning", "ready-fd": writing, **settings}
         self._process = subprocess.Popen(
@@ -44,7 +45,7 @@ class Daemon:
         os.close(reading)
         if not ready:
             self._process.kill()
-            raise RuntimeError(f"pinfeedd did not start; its log is {self._log.name}:\n{pathlib.Path(self._log.name).read_text()}")
+            raise RuntimeError(f"pinfeedd did not start; its log is {self.log_path}:\n{self.log_path.read_text()}")
         self.process = psutil.Process(self._process.pid)
 
     def __enter__(self):
