@@ -7,7 +7,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import pathlib
 import select
 import subprocess
 import tempfile

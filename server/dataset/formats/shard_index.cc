@@ -30,6 +30,7 @@ namespace {
 // Most of the time is waiting for a disk.
 constexpr size_t kIndexThreads = 16;
 constexpr std::chrono::seconds kReportEvery(5);
+constexpr uint64_t kAskedAheadBytes = 4096;
 constexpr uint64_t kFieldBytes = 256;  // of a field of a shard, besides its name and its parts
 
 struct MemberName {
@@ -164,14 +165,21 @@ class ShardReader {
     return OkStatus();
   }
 
+  // Asks for some at a time, since other threads do so, too.
   Status Ask(uint64_t bytes) {
-    const Status asked = shared_.Add(bytes);
-    return asked.ok() ? asked : asked.WithContext("index " + QuotePath(path_));
+    if (bytes > asked_) {
+      const Status added = shared_.Add(bytes + kAskedAheadBytes);
+      if (!added.ok()) return added.WithContext("index " + QuotePath(path_));
+      asked_ += bytes + kAskedAheadBytes;
+    }
+    asked_ -= bytes;
+    return OkStatus();
   }
 
   const std::string path_;
   ShardIndex shard_;
   SharedIndex& shared_;
+  uint64_t asked_ = 0;  // and not taken yet
 };
 
 // A shard, and what is to be kept of it.
