@@ -41,24 +41,21 @@ Status NotAnImage(std::span<const std::byte> file) {
 }  // namespace
 
 Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, bool oriented) {
-  if (StartsWith(file, kJpegMagic)) {
-    ASSIGN_OR_RETURN(const JpegDecoder::Header header, jpeg_.Open(file));
-    format_ = Format::kJpeg;
+  const auto take = [&](Format format, const auto& header) {
+    format_ = format;
     stored_width_ = header.width;
     stored_height_ = header.height;
     orientation_ = oriented ? header.orientation : 1;
+  };
+  if (StartsWith(file, kJpegMagic)) {
+    ASSIGN_OR_RETURN(const JpegDecoder::Header header, jpeg_.Open(file));
+    take(Format::kJpeg, header);
   } else if (StartsWith(file, kPngMagic)) {
     ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file, oriented));
-    format_ = Format::kPng;
-    stored_width_ = header.width;
-    stored_height_ = header.height;
-    orientation_ = header.orientation;
+    take(Format::kPng, header);
   } else if (IsWebp(file)) {
     ASSIGN_OR_RETURN(const WebpDecoder::Header header, webp_.Open(file, oriented));
-    format_ = Format::kWebp;
-    stored_width_ = header.width;
-    stored_height_ = header.height;
-    orientation_ = header.orientation;
+    take(Format::kWebp, header);
   } else {
     return NotAnImage(file);
   }

@@ -52,7 +52,7 @@ std::optional<MemberName> Split(std::string_view name) {
   return MemberName{name.substr(0, dot), std::move(extension)};
 }
 
-// Kept indexes have the fields: whoever changes this changes kIndexMagic (saved_index.cc).
+// Kept indexes contain these names. If the mapping changes, kIndexMagic (saved_index.cc) must change, too.
 std::string FieldOf(const std::string& extension) {
   if (HasExtension("." + extension, kImageExtensions) && extension.find('.') == std::string::npos)
     return std::string(kShardImageField);
