@@ -39,6 +39,11 @@ def _unknown(error: Exception) -> bytes:
     return _UNKNOWN + reason[:_MAX_REASON].encode("utf-8", "replace")
 
 
+def _why_unknown(state: bytes) -> str:
+    """Returns what `_unknown` was given, in words. Empty: the state is another one."""
+    return state[len(_UNKNOWN) :].decode("utf-8", "replace") if state.startswith(_UNKNOWN) else ""
+
+
 def is_known(state: bytes) -> bool:
     """Returns whether a worker can begin or continue with what `Lane.state` or `Lane.leave` returned."""
     return bool(state) and not state.startswith(_UNKNOWN)
@@ -162,9 +167,10 @@ class Lanes:
             return
         place = self.place(worker)
         self.lost = True
+        why = "" if place is None else _why_unknown(place[1])
         advice = (
-            f"Its dataset's state_dict raised {place[1][len(_UNKNOWN) :].decode('utf-8', 'replace')}"
-            if place is not None and place[1].startswith(_UNKNOWN)
+            f"Its dataset's state_dict raised {why}"
+            if why
             else "Nothing tells where it stood before its first batch of the epoch: use persistent_workers=False"
             if self._has_states
             else "Give the dataset state_dict() and load_state_dict(), and another worker takes its place"
@@ -178,8 +184,7 @@ class Lanes:
             position -= 1
             states[position % len(states)] = before[0]
         for worker, state in enumerate(states):
-            if state is not None and state[1].startswith(_UNKNOWN):
-                why = state[1][len(_UNKNOWN) :].decode("utf-8", "replace")
+            if state is not None and (why := _why_unknown(state[1])):
                 raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind batch {state[0]}: its state_dict raised {why}")
             if state is None or not state[1]:  # a dataset without a state is read again from there
                 states[worker] = self._start(worker)
@@ -242,8 +247,7 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
             "early: samples could be missing or come twice. Take a state behind a batch",
         )
     for state in saved.get("states", []):
-        if state is not None and state[1].startswith(_UNKNOWN):
-            why = state[1][len(_UNKNOWN) :].decode("utf-8", "replace")
+        if state is not None and (why := _why_unknown(state[1])):
             raise invalid(
                 f"the state was taken where nothing tells where the dataset of one of the persistent workers stood: its state_dict raised {why}. Take a state after "
                 "num_workers batches, or use persistent_workers=False",
