@@ -7,16 +7,16 @@ In: a build of the release preset; root, to drop the caches of the kernel. Out: 
 since no contender reads them. All in one run: the peer, cold; open, cold; open with the kept index, cold and warm.
 """
 import argparse
-import io
 import os
 import pathlib
 import re
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
+
+import tar_shards
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -44,12 +44,9 @@ def make_shards(folder, shards, files):
     (folder / "set").mkdir(parents=True, exist_ok=True)
     image = os.urandom(10_000)
     for shard in range(shards):
-        with tarfile.open(folder / "set" / f"{shard:05}.tar", "w") as archive:
-            for number in range(files // shards // 2):
-                for extension, data in (("jpg", image), ("cls", b"7")):
-                    info = tarfile.TarInfo(f"{shard:05}{number:06}.{extension}")
-                    info.size = len(data)
-                    archive.addfile(info, io.BytesIO(data))
+        numbers = range(files // shards // 2)
+        members = [(f"{shard:05}{number:06}.{extension}", data) for number in numbers for extension, data in (("jpg", image), ("cls", b"7"))]
+        tar_shards.write_shard(folder / "set" / f"{shard:05}.tar", members)
     os.sync()
     done.touch()
 

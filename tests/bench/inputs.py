@@ -9,9 +9,9 @@ import multiprocessing
 import os
 import pathlib
 import shutil
-import tarfile
 
 import numpy as np
+import tar_shards
 
 IMAGE_SHAPE = (3, 224, 224)
 NPY_SAMPLES = 10240  # 1.54 GB
@@ -80,17 +80,8 @@ def _make_jpeg(folder, progress):
 
 
 def _make_shards(folder, progress):
-    """The images and their labels, the classes mixed."""
     folder.mkdir()
-    classes = sorted((folder.parent / "jpeg").iterdir())
-    samples = sorted((path.name, label, path) for label, below in enumerate(classes) for path in below.iterdir())
-    for shard in progress(range(SHARDS), "making shards"):
-        with tarfile.open(folder / f"{shard:03}.tar", "w") as archive:
-            for number, (_, label, path) in enumerate(samples[shard::SHARDS]):
-                archive.add(path, f"{number:06}.jpg")
-                info = tarfile.TarInfo(f"{number:06}.cls")
-                info.size = 1
-                archive.addfile(info, io.BytesIO(b"%d" % label))
+    tar_shards.pack_images(folder.parent / "jpeg", folder, SHARDS, progress)
 
 
 def _load_photos():

@@ -19,7 +19,7 @@ done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
 cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,broadcast.py,builds.py,copies.py,every_gpu.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,peers.py,resident.py,resident_feeds.py,resident_rates.py,several_gpus.py,traced.py,scribble.cu,wheel.py,wheels.sh} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report,settings,measure,pinfeed_side}.py "$folder/"
+cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report,settings,measure,pinfeed_side,tar_shards}.py "$folder/"
 cp -r "$source/tests/gpu/contenders" "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 [ ! -e "$build/client/_quick.abi3.so" ] || strip -o "$folder/python/pinfeed/_quick.abi3.so" "$build/client/_quick.abi3.so"

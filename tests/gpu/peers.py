@@ -15,7 +15,6 @@ takes all that come. A contender that fails costs the others nothing, and makes 
 """
 import argparse
 import concurrent.futures
-import io
 import json
 import os
 import pathlib
@@ -25,13 +24,13 @@ import signal
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 
 import numpy as np
 import peers_report
 import pinfeed
+import tar_shards
 from contenders import arrays, images  # noqa: F401 - they fill CONTENDERS
 from contenders.base import BATCH, CONTENDERS, SAMPLE_BYTES
 from peers_report import FREE, GPU, PACE, Machine, Result
@@ -151,17 +150,7 @@ def make_arrays(inputs, folder):
 
 
 def make_shards(inputs, folder):
-    """The images in an order that mixes their classes, each with its label."""
-    labels = {path.name: label for label, path in enumerate(sorted((inputs / "jpeg").iterdir()))}
-    paths = sorted((inputs / "jpeg").glob("*/*"), key=lambda path: (path.name, path.parent.name))
-    for shard in range(SHARDS):
-        with tarfile.open(folder / f"{shard:03}.tar", "w") as archive:
-            for number in range(shard, len(paths), SHARDS):
-                archive.add(paths[number], f"{number:06}.jpg")
-                info = tarfile.TarInfo(f"{number:06}.cls")
-                text = str(labels[paths[number].parent.name]).encode()
-                info.size = len(text)
-                archive.addfile(info, io.BytesIO(text))
+    tar_shards.pack_images(inputs / "jpeg", folder, SHARDS)
 
 
 def prepare(inputs):

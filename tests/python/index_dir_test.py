@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept of image folders and shards, in real daemons: what is looked at again, and that the samples are always those of the disk."""
-import io
 import os
-import tarfile
+import sys
 import time
 
 import numpy
 import pinfeed
 import pytest
+from conftest import ROOT
 from daemon_process import Daemon
 from PIL import Image
+
+sys.path.append(str(ROOT / "tests" / "bench"))
+from tar_shards import write_shard  # noqa: E402
 
 CLASSES = 5
 
@@ -117,11 +120,7 @@ def test_off_and_a_directory_that_others_may_write(start, pictures, tmp_path):
 
 def pack(path, texts):
     """A shard of samples of one text each. Takes the place of one that was there."""
-    with tarfile.open(path.with_suffix(".new"), "w") as archive:
-        for number, text in enumerate(texts):
-            info = tarfile.TarInfo(f"{number}.txt")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
+    write_shard(path.with_suffix(".new"), [(f"{number}.txt", text.encode()) for number, text in enumerate(texts)])
     os.replace(path.with_suffix(".new"), path)
 
 

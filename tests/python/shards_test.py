@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 import tarfile
 import time
 import warnings
@@ -10,8 +11,12 @@ import warnings
 import numpy
 import pinfeed
 import pytest
+from conftest import ROOT
 from daemon_process import Daemon
 from PIL import Image
+
+sys.path.append(str(ROOT / "tests" / "bench"))
+from tar_shards import write_shard  # noqa: E402
 
 SAMPLES, SHARDS = 30, 3
 
@@ -25,14 +30,6 @@ def files(number):
     return [("json", json.dumps({"number": number}).encode()), ("PNG", image.getvalue()), ("cls", f"{number * 7}\n".encode()), ("emb.npy", array.getvalue()), ("txt", b"x" * (number % 5))]
 
 
-def pack(path, members, form):
-    with tarfile.open(path, "w", format=form) as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-
-
 def make(folder, form=tarfile.PAX_FORMAT):
     folder.mkdir(exist_ok=True)
     for shard in range(SHARDS):
@@ -40,7 +37,7 @@ def make(folder, form=tarfile.PAX_FORMAT):
         # Names that fit into no header of ustar, and names that do.
         long = "" if form == tarfile.USTAR_FORMAT else "a long name, with an ü " * 8
         members = [(f"part {number % 2}/{long}{number:04}.{extension}", data) for number in numbers for extension, data in files(number)]
-        pack(folder / f"{shard:03}.tar", [("dataset card", b"no sample"), *members], form)
+        write_shard(folder / f"{shard:03}.tar", [("dataset card", b"no sample"), *members], form)
 
 
 def read(folder):
@@ -108,11 +105,7 @@ def test_ranks_share_the_samples_of_all_shards_and_resume_in_the_middle(feeds, t
 
 def test_fields_that_some_samples_lack_are_told(feeds, tmp_path):
     make(tmp_path / "set")
-    with tarfile.open(tmp_path / "set" / "zz.tar", "w") as archive:
-        for extension, data in files(99)[1:]:
-            info = tarfile.TarInfo(f"99.{extension}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    write_shard(tmp_path / "set" / "zz.tar", [(f"99.{extension}", data) for extension, data in files(99)[1:]])
     with pytest.warns(pinfeed.ColumnsLeftOutWarning, match=r"sample 'zz.tar/99' lacks its 'json'"), pinfeed.open(tmp_path / "set", batch_size=4, transforms=CROP) as feed:
         assert "json" not in next(iter(feed)).keys()
     with pytest.raises(pinfeed.InvalidArgumentError, match=r"sample 'zz.tar/99' lacks its 'json'"):
