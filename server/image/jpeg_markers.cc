@@ -40,6 +40,20 @@ class PlainCheck {
   size_t restarts_ = 0;
 };
 
+// Passes over entropy-coded data in which each 0xFF is followed by 0, as nearly all are. Returns a place at
+// or before the first other 0xFF. The loop compiles to vector instructions; a call of memchr for each 0xFF
+// takes more than twice as long.
+size_t PassStuffedZeros(const uint8_t* bytes, size_t at, size_t size) {
+  constexpr size_t kStep = 256;
+  for (; size - at > kStep; at += kStep) {
+    uint8_t behind = 0;  // an 0xFF
+    for (size_t i = at; i < at + kStep; ++i)
+      behind |= static_cast<uint8_t>(bytes[i + 1] & -static_cast<int>(bytes[i] == 0xFF));
+    if (behind != 0) break;
+  }
+  return at;
+}
+
 }  // namespace
 
 JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
@@ -53,6 +67,7 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
   bool header = true;  // until the first scan
   while (at < size) {
     // In entropy-coded data, every 0xFF is followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
+    if (!header) at = PassStuffedZeros(bytes, at, size);
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
     if (ff == nullptr) return found;
     at = static_cast<size_t>(static_cast<const uint8_t*>(ff) - bytes);

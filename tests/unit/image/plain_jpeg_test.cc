@@ -88,6 +88,25 @@ TEST(PlainJpegTest, DamageThatOnlyCausesWarningsIsNotPlain) {
   EXPECT_EQ(PlainBytes(file), 0U);
 }
 
+// The data is scanned in steps: a marker may lie at the end of one, or across two.
+TEST(PlainJpegTest, MarkersAreFoundAnywhereInTheData) {
+  const std::vector<std::byte> file = MakeJpeg(Photo(), 1);
+  const std::vector<std::byte> comment = {std::byte{0xFF}, std::byte{0xFE}, std::byte{0}, std::byte{2}};
+  const std::vector<std::byte> stuffed = {std::byte{0xFF}, std::byte{0}};
+  const size_t scan = FindMarker(file, 0xDA);
+  const size_t data = scan + 2 + std::to_integer<size_t>(file[scan + 3]);
+  ASSERT_GT(file.size(), data + 1500);
+  for (size_t at = data; at <= data + 1100; ++at) {
+    const auto with = [&](const std::vector<std::byte>& bytes) {
+      std::vector<std::byte> other = file;
+      other.insert(other.begin() + static_cast<std::ptrdiff_t>(at), bytes.begin(), bytes.end());
+      return PlainBytes(other);
+    };
+    ASSERT_EQ(with(comment), 0U) << at;
+    if (file[at - 1] != std::byte{0xFF}) ASSERT_EQ(with(stuffed), file.size() + 2) << at;
+  }
+}
+
 // Of thousands of damaged files: one that goes to the GPU is one that libjpeg decodes; and the bytes that go
 // there are decoded as the whole file is.
 TEST(PlainJpegTest, GpuGetsNoFileThatLibjpegRejects) {
