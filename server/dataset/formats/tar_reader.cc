@@ -49,18 +49,20 @@ std::optional<uint64_t> FieldNumber(std::string_view field) {
   return number;
 }
 
-// The sum of the header's bytes, those of the sum itself as blanks. Old programs added signed bytes.
-bool HasChecksum(std::span<const std::byte> block) {
+// The sum of a header's bytes, those of the sum itself as blanks.
+template <typename Byte, size_t kBytes>
+int32_t ChecksumOf(std::span<const std::byte, kBytes> block) {
+  int32_t sum = kChecksumField.bytes * ' ';
+  for (const std::byte byte : block) sum += static_cast<Byte>(byte);
+  for (const std::byte byte : block.subspan(kChecksumField.offset, kChecksumField.bytes))
+    sum -= static_cast<Byte>(byte);
+  return sum;
+}
+template <size_t kBytes>
+bool HasChecksum(std::span<const std::byte, kBytes> block) {
   const std::optional<uint64_t> stored = FieldNumber(FieldText(block, kChecksumField));
-  int64_t of_unsigned = 0;
-  int64_t of_signed = 0;
-  for (size_t i = 0; i < block.size(); ++i) {
-    const bool is_sum = i >= kChecksumField.offset && i < kChecksumField.offset + kChecksumField.bytes;
-    const auto byte = is_sum ? uint8_t{' '} : static_cast<uint8_t>(block[i]);
-    of_unsigned += byte;
-    of_signed += static_cast<int8_t>(byte);
-  }
-  return stored && (std::cmp_equal(*stored, of_unsigned) || std::cmp_equal(*stored, of_signed));
+  return stored && (std::cmp_equal(*stored, ChecksumOf<uint8_t>(block)) ||
+                    std::cmp_equal(*stored, ChecksumOf<int8_t>(block)));  // of old programs
 }
 
 bool IsZero(std::span<const std::byte> bytes) {
@@ -145,7 +147,12 @@ Result<std::string> TarReader::ReadText(uint64_t bytes, uint64_t max_bytes) {
   const uint64_t offset = next_;
   RETURN_IF_ERROR(Skip(bytes));
   std::string text(bytes, '\0');
-  RETURN_IF_ERROR(archive_.ReadAt(offset, std::as_writable_bytes(std::span(text))));
+  const auto out = std::as_writable_bytes(std::span(text));
+  // The window has the block before.
+  if (offset + bytes <= window_offset_ + window_bytes_)
+    std::copy_n(window_.data() + (offset - window_offset_), bytes, out.data());
+  else
+    RETURN_IF_ERROR(archive_.ReadAt(offset, out));
   return text;
 }
 
