@@ -5,29 +5,26 @@
 #include <webp/demux.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "common/base/unique_handle.h"
 #include "server/image/exif.h"
+#include "server/image/webp_groups.h"
 
 namespace pinfeed {
 namespace {
 
 constexpr int kLossless = 2;              // WebPBitstreamFeatures::format
 constexpr uint64_t kPlanesBytes = 4 + 1;  // for a pixel: of a lossless image, and its alpha
-// Lossless pixels and alpha have groups of five prefix codes: at most one for 16 pixels (RFC 9649, "Decoding
-// of Meta Prefix Codes"), of at least 20 bits each. Before it decodes, libwebp makes a table of 256 entries
-// of 4 bytes for each code (src/dec/vp8l_dec.c), and further ones for codes of more than 8 bits, which take
-// more of the file.
-constexpr uint64_t kMaxGroups = 1 << 16;
-constexpr uint64_t kGroupPixels = 16;
-constexpr uint64_t kGroupBits = 20;
+// Lossless pixels and alpha have groups of five prefix codes. Before it decodes, libwebp makes a table of 256
+// entries of 4 bytes for each code (src/dec/vp8l_dec.c), and further ones for codes of more than 8 bits,
+// which take more of the file. Encoders make some hundred groups; a forged file of 300 KB can have 65,536.
 constexpr uint64_t kGroupBytes = 5 * 256 * 4 + 576;
 constexpr uint64_t kMoreGroupBytes = 15'000;
 constexpr uint64_t kMoreTimesFile = 300;
 
-uint64_t TablesBytes(uint64_t pixels, uint64_t file_bytes) {
-  const uint64_t groups = std::min({kMaxGroups, pixels / kGroupPixels, file_bytes * 8 / kGroupBits});
+uint64_t TablesBytes(uint64_t groups, uint64_t file_bytes) {
   return groups * kGroupBytes + std::min(groups * kMoreGroupBytes, file_bytes * kMoreTimesFile);
 }
 
@@ -83,7 +80,13 @@ Result<WebpDecoder::Header> WebpDecoder::Open(std::span<const std::byte> file, b
 
 Result<ImageView> WebpDecoder::Decode() {
   const uint64_t pixels = static_cast<uint64_t>(width_) * static_cast<uint64_t>(height_);
-  const uint64_t besides = has_planes_ ? kPlanesBytes * pixels + TablesBytes(pixels, picture_.size()) : 0;
+  uint64_t besides = 0;
+  if (has_planes_) {
+    const std::optional<uint64_t> groups =
+        CountPrefixCodeGroups(picture_, static_cast<uint32_t>(width_), static_cast<uint32_t>(height_));
+    if (!groups) return DataLoss("WebP: the file is truncated or damaged");
+    besides = kPlanesBytes * pixels + TablesBytes(*groups, picture_.size());
+  }
   ASSIGN_OR_RETURN(const ImageBuffer::Memory memory, pixels_.Ask(width_, height_, besides));
   ASSIGN_OR_RETURN(uint8_t* const out, pixels_.Reserve(width_, height_, memory));
   const size_t stride = 3 * static_cast<size_t>(width_);
