@@ -24,7 +24,7 @@ from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of
 from .._worker.index_log import MAX_IN_FLIGHT
-from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream
+from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
 from .arguments import check_order, check_workers, context_of, warn_of_many_workers
@@ -393,7 +393,14 @@ class DataLoader(Generic[_Batch]):
                     "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where "
                     "their datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
                 )
-            self._kept_starts = None  # an error has cost the starts, and others begin as these would
+            unknown = [why for why in map(why_unknown, self._kept_starts) if why]
+            if unknown:
+                warnings.warn(
+                    "an iter() that failed, or was interrupted, has ended the persistent workers, and nothing tells where their datasets stood: its state_dict "
+                    f"raised {unknown[0]}. Others begin at the dataset's first state: what it counts from epoch to epoch begins anew",
+                    stacklevel=5,
+                )
+            self._kept_starts = None  # an error has cost the starts
         if self._pool is None and self._kept_starts is None:
             self._repeat = 0  # new workers need a seed of their own
         return self._kept_starts

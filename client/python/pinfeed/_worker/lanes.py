@@ -39,7 +39,7 @@ def _unknown(error: Exception) -> bytes:
     return _UNKNOWN + reason[:_MAX_REASON].encode("utf-8", "replace")
 
 
-def _why_unknown(state: bytes) -> str:
+def why_unknown(state: bytes) -> str:
     """Returns what `_unknown` was given, in words. Empty: the state is another one."""
     return state[len(_UNKNOWN) :].decode("utf-8", "replace") if state.startswith(_UNKNOWN) else ""
 
@@ -167,7 +167,7 @@ class Lanes:
             return
         place = self.place(worker)
         self.lost = True
-        why = "" if place is None else _why_unknown(place[1])
+        why = "" if place is None else why_unknown(place[1])
         advice = (
             f"Its dataset's state_dict raised {why}"
             if why
@@ -184,7 +184,7 @@ class Lanes:
             position -= 1
             states[position % len(states)] = before[0]
         for worker, state in enumerate(states):
-            if state is not None and (why := _why_unknown(state[1])):
+            if state is not None and (why := why_unknown(state[1])):
                 raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind batch {state[0]}: its state_dict raised {why}")
             if state is None or not state[1]:  # a dataset without a state is read again from there
                 states[worker] = self._start(worker)
@@ -196,6 +196,9 @@ class Lanes:
 
 def saved_between(starts: List[bytes]) -> Dict[str, Any]:
     """Returns what a state of the loader keeps between two epochs of its workers, of which each begins the next one with a state."""
+    for worker, start in enumerate(starts):
+        if why := why_unknown(start):
+            raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind the epoch: its state_dict raised {why}")
     states = [(worker - len(starts), start) for worker, start in enumerate(starts)]
     return {"workers": len(starts), "position": 0, "states": states, "ended": []}
 
@@ -247,7 +250,7 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
             "early: samples could be missing or come twice. Take a state behind a batch",
         )
     for state in saved.get("states", []):
-        if state is not None and (why := _why_unknown(state[1])):
+        if state is not None and (why := why_unknown(state[1])):
             raise invalid(
                 f"the state was taken where nothing tells where the dataset of one of the persistent workers stood: its state_dict raised {why}. Take a state after "
                 "num_workers batches, or use persistent_workers=False",
