@@ -74,6 +74,11 @@ bool IsNamedAsTable(std::string_view name) {
   return HasExtension(name, kExtensions);
 }
 
+bool IsNamedAsOtherTable(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kExtensions = {".json", ".parquet", ".arrow", ".feather"};
+  return HasExtension(name, kExtensions);
+}
+
 std::string_view AdviceFor(std::string_view name) {
   for (const Kind& kind : Kinds())
     if (HasExtension(name, kind.extensions)) return kind.advice;

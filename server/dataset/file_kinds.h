@@ -28,6 +28,9 @@ bool IsNamedAsImage(std::string_view name);
 // Whether the name has the extension of a table that can be opened.
 bool IsNamedAsTable(std::string_view name);
 
+// Whether the name has the extension of a table that cannot be opened.
+bool IsNamedAsOtherTable(std::string_view name);
+
 // What the user can do with data of an unsupported kind, such as an archive. Empty if the kind is unknown.
 std::string_view AdviceFor(std::string_view name);
 

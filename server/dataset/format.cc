@@ -35,7 +35,9 @@ Result<DatasetContents> ListContents(const Location& location) {
       contents.image = entry.name;
     } else if (!AdviceFor(entry.name).empty()) {
       contents.unsupported = entry.name;
-      if (IsNamedAsTable(entry.name) && !entry.name.starts_with('.')) contents.table = entry.name;
+      const bool hidden = entry.name.starts_with('.');
+      if (IsNamedAsTable(entry.name) && !hidden) contents.table = entry.name;
+      if (IsNamedAsOtherTable(entry.name) && !hidden) contents.other_table = entry.name;
     } else {
       contents.other = entry.name;
     }

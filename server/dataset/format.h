@@ -30,6 +30,7 @@ struct DatasetContents {
   std::string metadata;  // metadata.jsonl or metadata.csv
   bool both_metadata = false;
   std::string table;        // of another table (IsNamedAsTable), not hidden
+  std::string other_table;  // of one that cannot be opened (IsNamedAsOtherTable), not hidden
   std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
   std::string other;        // of any other kind
 };

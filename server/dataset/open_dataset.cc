@@ -80,13 +80,16 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
     }
     if (!found.empty()) break;
   }
-  // All images would have the label 0.
-  if (names == "image_folder" && contents.folders == 1 && !contents.table.empty()) {
+  // All images would have the label 0. Beside a folder of another name, a .json file may say anything.
+  const bool by_name = contents.table.empty() && IsImagesName(contents.folder);
+  const std::string& table = by_name ? contents.other_table : contents.table;
+  if (names == "image_folder" && contents.folders == 1 && !table.empty()) {
     return InvalidArgument(
         "detect the format of directory " + QuotePath(contents.path) + ": it holds one folder (" +
-        QuotePath(contents.folder) + ") and a table (" + QuotePath(contents.table) +
-        "); if the table has the images and their labels, open " +
-        QuotePath(JoinPath(contents.path, contents.table)) + ", else set format to " + names);
+        QuotePath(contents.folder) + ") and a table (" + QuotePath(table) +
+        "); if the table has the images and their labels, " +
+        (by_name ? std::string(AdviceFor(table)) : "open " + QuotePath(JoinPath(contents.path, table))) +
+        "; else set format to " + names);
   }
   if (found.size() == 1) return found.front();
   if (found.empty())

@@ -150,6 +150,21 @@ TEST_F(OpenDatasetTest, AFolderOfImagesBesideATableIsNoClassByItself) {
   EXPECT_EQ(Format("listed"), "image_folder");
 }
 
+TEST_F(OpenDatasetTest, AFolderNamedImagesBesideATableThatCannotBeOpenedIsNoClass) {
+  dir_.Write("coco/images/1.jpg", "");
+  EXPECT_EQ(Format("coco"), "image_folder");
+  dir_.Write("coco/annotations.json", "{}");
+  dir_.Write("coco/README.txt", "");
+  EXPECT_THAT(Open("coco"),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("one folder ('images') and a table ('annotations.json')"),
+                             HasSubstr("one JSON object per line"), HasSubstr("set format to"))));
+  EXPECT_EQ(Format("coco", "image_folder"), "image_folder");
+  dir_.Write("cats/tabby/1.jpg", "");
+  dir_.Write("cats/index.json", "{}");
+  EXPECT_EQ(Format("cats"), "image_folder") << "which may have anything";
+}
+
 TEST_F(OpenDatasetTest, SequenceLengthBelongsToTokensOnly) {
   EXPECT_THAT(Open("images", "", 8), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("images")),
                                                                             HasSubstr("belongs to tokens"))));

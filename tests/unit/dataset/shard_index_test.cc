@@ -2,6 +2,10 @@
 // The index of shards that is kept from one open to the next.
 #include "server/dataset/formats/shard_index.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include "server/storage/local_file.h"
 #include "tests/support/memory_storage.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/tar_file.h"
@@ -73,6 +77,27 @@ TEST_F(KeptShardsTest, WhatIsImpossibleIsReadAgain) {
   ASSERT_OK_AND_ASSIGN(const auto shards, Index(2 * kHour));
   EXPECT_EQ(shards[0].keys.size(), 1U);
   EXPECT_EQ(shards[1].keys.size(), 1U);
+}
+
+// How many of the shard's indexes are kept that lies in a file below the directory.
+size_t KeptOfFile(const TempDir& dir) {
+  dir.Write("set/a.tar", TarMemberBytes("1.txt", "text") + TarEnd());
+  const auto store = IndexStore::Open(dir / "index").value();
+  const LocalPath set = LocalPath::Resolve((dir / "set").string(), {dir.path().string()}).value();
+  EXPECT_OK(IndexShards(set, {"a.tar"}, store.get(), UnixNanoseconds() + 2 * kHour).status());
+  IndexMemory memory;
+  const std::optional<SavedIndex> kept = store->Load(NodesOf::kShards, set.path(), memory);
+  return kept ? kept->size() : 0;
+}
+
+TEST(KeptFilesTest, FilesAreKeptButThoseOnATmpfs) {
+  const TempDir dir;
+  struct statfs system = {};
+  ASSERT_EQ(::statfs(dir.path().c_str(), &system), 0);
+  EXPECT_EQ(KeptOfFile(dir), system.f_type == TMPFS_MAGIC ? 0U : 1U);
+  const ScopedEnv memory("TMPDIR", "/dev/shm");
+  const TempDir on_tmpfs;
+  EXPECT_EQ(KeptOfFile(on_tmpfs), 0U);
 }
 
 }  // namespace
