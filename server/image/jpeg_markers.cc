@@ -40,11 +40,12 @@ class PlainCheck {
   size_t restarts_ = 0;
 };
 
+constexpr size_t kStep = 256;
+
 // Passes over entropy-coded data in which each 0xFF is followed by 0, as nearly all are. Returns a place at
 // or before the first other 0xFF. The loop compiles to vector instructions; a call of memchr for each 0xFF
 // takes more than twice as long.
 size_t PassStuffedZeros(const uint8_t* bytes, size_t at, size_t size) {
-  constexpr size_t kStep = 256;
   for (; size - at > kStep; at += kStep) {
     uint8_t behind = 0;  // an 0xFF
     for (size_t i = at; i < at + kStep; ++i)
@@ -65,9 +66,13 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
   size_t at = 2;
   bool exif = false;   // the first segment of that name counts, whatever its contents
   bool header = true;  // until the first scan
+  size_t passed = 0;
   while (at < size) {
     // In entropy-coded data, every 0xFF is followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
-    if (!header) at = PassStuffedZeros(bytes, at, size);
+    if (!header && at >= passed) {
+      at = PassStuffedZeros(bytes, at, size);
+      passed = at + kStep;  // or it has another 0xFF
+    }
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
     if (ff == nullptr) return found;
     at = static_cast<size_t>(static_cast<const uint8_t*>(ff) - bytes);

@@ -16,6 +16,8 @@ constexpr uint32_t kLiterals = 256;
 constexpr uint32_t kLengths = 24;
 constexpr uint32_t kDistances = 40;
 constexpr uint32_t kMaxCacheBits = 11;
+// libwebp makes tables for all numbers up to the largest, or, if these are more, for those that are used.
+constexpr uint64_t kMostUnused = 1000;
 
 // Purpose: takes bits, the lowest of a byte first. Behind the end they are zeros.
 class BitReader {
@@ -185,7 +187,8 @@ std::optional<uint64_t> CountGroups(BitReader bits, uint64_t width, uint64_t hei
     const uint64_t rows = Blocks(height, block_bits);
     const std::optional<uint32_t> largest = ReadLargest(bits, columns, rows);
     if (!largest) return std::nullopt;
-    groups = std::min<uint64_t>(*largest + 1, columns * rows);
+    groups = *largest + 1;
+    if (groups > kMostUnused || groups > width * height) groups = std::min(groups, columns * rows);
   }
   return bits.is_over() ? std::nullopt : std::optional(groups);
 }

@@ -5,8 +5,10 @@
 #include <webp/decode.h>
 #include <webp/encode.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,45 +43,54 @@ class BitWriter {
   void WriteCode(uint32_t value, int count) {
     for (int i = count; i-- > 0;) Write(value >> i & 1, 1);
   }
-  // The stream as a file.
-  std::vector<std::byte> File() const {
-    std::vector<uint8_t> bytes(bits_.size() / 8 + 8);
-    bytes.resize(bytes.size() / 2 * 2);
+  std::vector<std::byte> Bytes() const {
+    std::vector<std::byte> bytes(bits_.size() / 8 + 8);
     for (size_t i = 0; i < bits_.size(); ++i)
-      bytes[i / 8] |= static_cast<uint8_t>((bits_[i] ? 1 : 0) << i % 8);
-    std::vector<std::byte> file;
-    const auto add = [&file](std::string_view name, size_t size) {
-      for (const char c : name) file.push_back(static_cast<std::byte>(c));
-      for (int i = 0; i < 4; ++i) file.push_back(static_cast<std::byte>(size >> 8 * i));
-    };
-    add("RIFF", bytes.size() + 12);
-    add("WEBPVP8L", bytes.size());
-    for (const uint8_t byte : bytes) file.push_back(std::byte{byte});
-    return file;
+      bytes[i / 8] |= static_cast<std::byte>((bits_[i] ? 1 : 0) << i % 8);
+    return bytes;
   }
-  size_t bits() const { return bits_.size(); }
+  size_t whole_bytes() const { return bits_.size() / 8; }
 
  private:
   std::vector<bool> bits_;
 };
 
-std::span<const std::byte> Chunks(const std::vector<std::byte>& file) {
-  return std::span(file).subspan(12);
+void Add(std::string_view text, std::vector<std::byte>& bytes) {
+  for (const char c : text) bytes.push_back(static_cast<std::byte>(c));
 }
 
+std::vector<std::byte> Chunk(std::string_view name, std::string_view start,
+                             const std::vector<std::byte>& data) {
+  std::vector<std::byte> chunk;
+  Add(name, chunk);
+  const size_t size = start.size() + data.size();
+  for (int i = 0; i < 4; ++i) chunk.push_back(static_cast<std::byte>(size >> 8 * i));
+  Add(start, chunk);
+  chunk.insert(chunk.end(), data.begin(), data.end());
+  chunk.resize((chunk.size() + 1) / 2 * 2);
+  return chunk;
+}
+
+using NumberOf = uint32_t (*)(uint32_t block);
+
 struct Forged {
-  std::vector<std::byte> file;
-  size_t bytes;  // of the stream up to the groups
+  std::vector<std::byte> stream;
+  size_t bytes_before_groups = 0;
 };
 
-// A black image with a group for each block of 4 x 4 pixels.
-Forged Forge(uint32_t width, uint32_t height) {
+// A black image, whose blocks of 4 x 4 pixels have groups of these numbers. A palette of two colours has
+// eight pixels of a row in one.
+Forged Forge(uint32_t width, uint32_t height, NumberOf number, bool palette = false) {
   BitWriter bits;
-  bits.Write(0x2F, 8);
-  bits.Write(width - 1, 14);
-  bits.Write(height - 1, 14);
-  bits.Write(0, 4);
-  bits.Write(0, 1);  // no transform
+  bits.Write(palette ? 1 : 0, 1);
+  if (palette) {
+    bits.Write(3, 2);
+    bits.Write(2 - 1, 8);
+    bits.Write(0, 1);  // no cache
+    for (int i = 0; i < 5; ++i) bits.WriteSingle();
+    bits.Write(0, 1);
+    width = (width + 7) / 8;
+  }
   bits.Write(0, 1);  // no cache
   bits.Write(1, 1);
   bits.Write(0, 3);  // blocks
@@ -87,32 +98,63 @@ Forged Forge(uint32_t width, uint32_t height) {
   bits.WriteFlat(256 + 24);
   bits.WriteFlat(256);
   for (int i = 0; i < 3; ++i) bits.WriteSingle();
-  const uint32_t groups = (width + 3) / 4 * ((height + 3) / 4);
-  for (uint32_t group = 0; group < groups; ++group) {
-    bits.WriteCode(group & 0xFF, 8);
-    bits.WriteCode(group >> 8, 8);
+  uint32_t largest = 0;
+  for (uint32_t block = 0; block < (width + 3) / 4 * ((height + 3) / 4); ++block) {
+    bits.WriteCode(number(block) & 0xFF, 8);
+    bits.WriteCode(number(block) >> 8, 8);
+    largest = std::max(largest, number(block));
   }
-  const size_t bytes = bits.bits() / 8;
-  for (uint32_t code = 0; code < 5 * groups; ++code) bits.WriteSingle();
-  return {bits.File(), bytes};
+  const size_t before = bits.whole_bytes();
+  for (uint32_t code = 0; code < 5 * (largest + 1); ++code) bits.WriteSingle();
+  return {bits.Bytes(), before};
+}
+
+std::vector<std::byte> LosslessChunk(uint32_t width, uint32_t height, const std::vector<std::byte>& stream) {
+  std::string header(5, '\x2F');
+  const uint32_t sizes = (width - 1) | (height - 1) << 14;
+  for (int i = 0; i < 4; ++i) header[static_cast<size_t>(1 + i)] = static_cast<char>(sizes >> 8 * i);
+  return Chunk("VP8L", header, stream);
 }
 
 TEST(WebpGroupsTest, GroupsOfForgedFilesAreCounted) {
-  for (const auto& [width, height] :
-       {std::pair(4U, 4U), {5U, 4U}, {16383U, 1U}, {1U, 4099U}, {1024U, 1024U}}) {
-    const std::vector<std::byte> file = Forge(width, height).file;
-    EXPECT_EQ(CountPrefixCodeGroups(Chunks(file), width, height), (width + 3) / 4 * ((height + 3) / 4));
+  struct Case {
+    uint32_t width;
+    uint32_t height;
+    NumberOf number;
+    bool palette;
+    uint64_t groups;
+  };
+  const NumberOf own = [](uint32_t block) { return block; };
+  const NumberOf few = [](uint32_t block) { return block % 3; };
+  // libwebp makes 1,000 groups, used or not, but no more.
+  const NumberOf unused = [](uint32_t block) { return block == 7 ? 999U : 0U; };
+  const NumberOf too_many = [](uint32_t block) { return block == 7 ? 1000U : 0U; };
+  const NumberOf most = [](uint32_t /*block*/) { return 2000U; };
+  const Case cases[] = {
+      {4, 4, own, false, 1},         {5, 4, own, false, 2},           {16383, 1, own, false, 4096},
+      {1, 4099, own, false, 1025},   {1024, 1024, own, false, 65536}, {40, 40, few, false, 3},
+      {40, 40, unused, false, 1000}, {40, 40, too_many, false, 100},  {4, 4, most, false, 1},
+      {400, 8, own, true, 26},       {400, 8, few, true, 3}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(std::to_string(one.width) + " x " + std::to_string(one.height) + " " +
+                 std::to_string(one.groups));
+    const std::vector<std::byte> stream = Forge(one.width, one.height, one.number, one.palette).stream;
+    const std::vector<std::byte> chunk = LosslessChunk(one.width, one.height, stream);
+    EXPECT_EQ(CountPrefixCodeGroups(chunk, one.width, one.height), one.groups);
+    EXPECT_EQ(CountPrefixCodeGroups(Chunk("ALPH", "\x01", stream), one.width, one.height), one.groups);
     ImageDecoder decoder;
-    EXPECT_OK(DecodeImage(file, decoder).status()) << "libwebp takes it";
+    EXPECT_OK(DecodeImage(Chunk("RIFF", "WEBP", chunk), decoder).status()) << "libwebp takes it";
   }
+  const std::vector<std::byte> plain(64);
+  EXPECT_EQ(CountPrefixCodeGroups(Chunk("ALPH", std::string_view("\0", 1), plain), 4, 4), 0U);
+  EXPECT_EQ(CountPrefixCodeGroups(Chunk("VP8 ", "", plain), 4, 4), 0U);
 }
 
 TEST(WebpGroupsTest, WhatIsCutBeforeThePixelsHasNone) {
-  const auto [file, bytes] = Forge(40, 30);
-  constexpr size_t kHeader = 8;
-  for (size_t size = 0; size < kHeader + bytes; ++size) {
-    const std::vector<std::byte> cut(Chunks(file).begin(),
-                                     Chunks(file).begin() + static_cast<ptrdiff_t>(size));
+  const auto [stream, bytes] = Forge(40, 30, [](uint32_t block) { return block; });
+  const std::vector<std::byte> chunk = LosslessChunk(40, 30, stream);
+  for (size_t size = 0; size < 8 + 5 + bytes; ++size) {
+    const auto cut = std::span(chunk).first(size);
     EXPECT_EQ(CountPrefixCodeGroups(cut, 40, 30), std::nullopt) << size;
   }
 }
