@@ -432,9 +432,54 @@ def test_a_stream_whose_state_was_not_told_once_begins_anew_with_a_warning(monke
     with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
         patched.setattr(worker_iterator, "open_produced", refused)
         iter(streams)
-    with pytest.warns(UserWarning, match="its state_dict raised OSError: Stale file handle. Others begin at the dataset's first state"):
-        assert values(streams) == first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="its state_dict raised OSError: Stale file handle. Others begin at the dataset's first state"):
+            iter(streams)
+        assert values(streams) == first  # told once
     assert values(streams) != first
+
+
+def test_a_stream_that_begins_anew_is_told_where_the_program_begins_it(monkeypatch):
+    def refused(*_arguments):
+        raise OSError("no feed")
+
+    for begin in (iter, pinfeed.DataLoader.state_dict):
+        streams = loader(CannotTell(), num_workers=1, persistent_workers=True)
+        list(streams)
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
+            patched.setattr(worker_iterator, "open_produced", refused)
+            iter(streams)
+        with pytest.warns(UserWarning, match="Others begin at the dataset's first state") as told:
+            begin(streams)
+        assert [warning.filename for warning in told] == [__file__]
+
+
+class TellsWithinAnEpoch(Resumable):
+    def __iter__(self):
+        self.within = True
+        yield from super().__iter__()
+        self.within = False
+
+    def state_dict(self):
+        if not self.within:
+            raise RuntimeError("iterate first")
+        return super().state_dict()
+
+
+def test_no_state_is_given_that_cannot_be_loaded():
+    streams = loader(TellsWithinAnEpoch(), num_workers=2, persistent_workers=True)
+    expected = values(streams)
+    with pytest.raises(pinfeed.Error, match="behind the epoch: its state_dict raised RuntimeError: iterate first. Take a state where it can tell one"):
+        streams.state_dict()
+    iterator = iter(streams)
+    for _ in range(2):
+        with pytest.raises(pinfeed.Error, match="behind the epoch before: its state_dict raised"):
+            streams.state_dict()
+        next(iterator)
+    continued = loader(TellsWithinAnEpoch(), num_workers=2, persistent_workers=True)
+    continued.load_state_dict(streams.state_dict())
+    assert values(continued) == expected[2:]
 
 
 def test_batches_that_are_kept_take_what_they_have():

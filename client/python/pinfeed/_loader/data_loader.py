@@ -355,7 +355,7 @@ class DataLoader(Generic[_Batch]):
             if self._pool is not None:
                 self._pool.stop()
         self._left = "iter() begins an epoch: take the state once it has returned"  # for signal handlers: generators are drawn, and workers told
-        self._starts()  # which may raise: now, and not when an epoch has begun
+        self._starts(6)  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
             epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
         else:
@@ -377,8 +377,10 @@ class DataLoader(Generic[_Batch]):
         self._latest = object()
         return epoch
 
-    def _starts(self) -> Optional[List[bytes]]:
-        """Returns in which state each persistent worker begins the next epoch. None: others do, or an epoch does not depend on the one before."""
+    def _starts(self, stacklevel: int) -> Optional[List[bytes]]:
+        """Returns in which state each persistent worker begins the next epoch. None: others do, or an epoch does not depend on the one before. `stacklevel`:
+        of warnings.
+        """
         running = self._running()
         if running is not None and running.over:
             running.close()  # a signal handler may have interrupted that
@@ -394,13 +396,13 @@ class DataLoader(Generic[_Batch]):
                     "their datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
                 )
             unknown = [why for why in map(why_unknown, self._kept_starts) if why]
+            self._kept_starts = None  # an error has cost the starts
             if unknown:
                 warnings.warn(
                     "an iter() that failed, or was interrupted, has ended the persistent workers, and nothing tells where their datasets stood: its state_dict "
                     f"raised {unknown[0]}. Others begin at the dataset's first state: what it counts from epoch to epoch begins anew",
-                    stacklevel=5,
+                    stacklevel=stacklevel,
                 )
-            self._kept_starts = None  # an error has cost the starts
         if self._pool is None and self._kept_starts is None:
             self._repeat = 0  # new workers need a seed of their own
         return self._kept_starts
@@ -456,7 +458,7 @@ class DataLoader(Generic[_Batch]):
         # For signal handlers, which would take the workers' answers.
         try:
             self._left = "state_dict() waits for the workers: take the state once it has returned"
-            starts, lanes = self._starts(), None
+            starts, lanes = self._starts(3), None
         finally:
             self.__dict__["_left"] = None  # no call
         if starts is not None:

@@ -22,6 +22,7 @@ LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behin
 _BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
 _UNKNOWN = b"!"  # no pickle begins so
 _MAX_REASON = 1000
+_ADVICE = "Take a state where it can tell one, or use persistent_workers=False"
 
 
 class LaneOptions(NamedTuple):
@@ -184,10 +185,11 @@ class Lanes:
             position -= 1
             states[position % len(states)] = before[0]
         for worker, state in enumerate(states):
-            if state is not None and (why := why_unknown(state[1])):
-                raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind batch {state[0]}: its state_dict raised {why}")
             if state is None or not state[1]:  # a dataset without a state is read again from there
-                states[worker] = self._start(worker)
+                state = states[worker] = self._start(worker)
+            if state is not None and (why := why_unknown(state[1])):
+                behind = "the epoch before" if state[0] < 0 else f"batch {state[0]}"
+                raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind {behind}: its state_dict raised {why}. {_ADVICE}")
         saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
         if not self._has_states and any(state is not None and state[0] < 0 for state in states):
             saved["reread"] = True
@@ -198,7 +200,7 @@ def saved_between(starts: List[bytes]) -> Dict[str, Any]:
     """Returns what a state of the loader keeps between two epochs of its workers, of which each begins the next one with a state."""
     for worker, start in enumerate(starts):
         if why := why_unknown(start):
-            raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind the epoch: its state_dict raised {why}")
+            raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind the epoch: its state_dict raised {why}. {_ADVICE}")
     states = [(worker - len(starts), start) for worker, start in enumerate(starts)]
     return {"workers": len(starts), "position": 0, "states": states, "ended": []}
 
