@@ -84,12 +84,12 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
   const bool by_name = contents.table.empty() && IsImagesName(contents.folder);
   const std::string& table = by_name ? contents.other_table : contents.table;
   if (names == "image_folder" && contents.folders == 1 && !table.empty()) {
-    return InvalidArgument(
-        "detect the format of directory " + QuotePath(contents.path) + ": it holds one folder (" +
-        QuotePath(contents.folder) + ") and a table (" + QuotePath(table) +
-        "); if the table has the images and their labels, " +
-        (by_name ? std::string(AdviceFor(table)) : "open " + QuotePath(JoinPath(contents.path, table))) +
-        "; else set format to " + names);
+    return InvalidArgument("detect the format of directory " + QuotePath(contents.path) +
+                           ": it holds one folder (" + QuotePath(contents.folder) + ") and a table (" +
+                           QuotePath(table) + "); if the table has the images and their labels, " +
+                           (by_name ? std::string("convert it to .csv or .jsonl and open the result")
+                                    : "open " + QuotePath(JoinPath(contents.path, table))) +
+                           "; else set format to " + names);
   }
   if (found.size() == 1) return found.front();
   if (found.empty())

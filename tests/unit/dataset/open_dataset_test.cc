@@ -158,7 +158,7 @@ TEST_F(OpenDatasetTest, AFolderNamedImagesBesideATableThatCannotBeOpenedIsNoClas
   EXPECT_THAT(Open("coco"),
               StatusIs(Code::kInvalidArgument,
                        AllOf(HasSubstr("one folder ('images') and a table ('annotations.json')"),
-                             HasSubstr("one JSON object per line"), HasSubstr("set format to"))));
+                             HasSubstr("convert it to .csv or .jsonl"), HasSubstr("set format to"))));
   EXPECT_EQ(Format("coco", "image_folder"), "image_folder");
   dir_.Write("cats/tabby/1.jpg", "");
   dir_.Write("cats/index.json", "{}");
