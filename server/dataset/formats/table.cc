@@ -24,37 +24,32 @@ constexpr size_t kMaxNamesBytes = size_t{1} << 20;
 constexpr uint64_t kParsedBytes = 64;                // what a byte of JSON takes when it is parsed, at most
 constexpr size_t kShortRowBytes = size_t{16} << 10;  // no memory is asked for shorter rows
 
-// Purpose: reads a file byte by byte.
+// Purpose: reads a file from its start to its end.
 class ByteSource {
  public:
   explicit ByteSource(const RandomAccessFile& file) : file_(file) {}
 
-  // Returns the next byte, or -1 at the end.
-  Result<int> Next() {
-    if (position_ == window_.size()) {
-      if (offset_ == file_.size()) return -1;
+  // Returns the bytes that come next, some of them; empty at the end. Valid until the next call.
+  Result<std::string_view> Next() {
+    if (position_ == window_.size() && offset_ < file_.size()) {
       window_.resize(std::min<uint64_t>(kTableWindowBytes, file_.size() - offset_));
-      RETURN_IF_ERROR(file_.ReadAt(offset_, window_));
-      hash_ = HashWords(hash_, {reinterpret_cast<const char*>(window_.data()), window_.size()});
-      position_ = offset_ == 0 && StartsWithByteOrderMark() ? kByteOrderMark.size() : 0;
+      RETURN_IF_ERROR(file_.ReadAt(offset_, std::as_writable_bytes(std::span(window_))));
+      hash_ = HashWords(hash_, window_);
+      position_ = offset_ == 0 && window_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
       offset_ += window_.size();
-      if (position_ == window_.size()) return -1;
     }
-    return std::to_integer<int>(window_[position_++]);
+    return std::string_view(window_).substr(position_);
   }
+  // Passes over so many of what Next returned.
+  void Skip(size_t bytes) { position_ += bytes; }
   const RandomAccessFile& file() const { return file_; }
   uint64_t hash() const { return hash_; }
 
  private:
   static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
-  bool StartsWithByteOrderMark() const {
-    return window_.size() >= kByteOrderMark.size() &&
-           std::string_view(reinterpret_cast<const char*>(window_.data()), kByteOrderMark.size()) ==
-               kByteOrderMark;
-  }
 
   const RandomAccessFile& file_;
-  std::vector<std::byte> window_;
+  std::string window_;
   size_t position_ = 0;
   uint64_t offset_ = 0;  // the end of the window in the file
   uint64_t hash_ = 0;    // of the bytes up to there
@@ -120,11 +115,14 @@ class JsonLines final : public TableReader {
     text.clear();
     ++line_;
     for (;;) {
-      ASSIGN_OR_RETURN(const int byte, source_.Next());
-      if (byte == '\n') return true;
-      if (byte < 0) return !text.empty();
-      if (text.size() == kMaxRowBytes) return TooLong(source_.file(), line_);
-      text += static_cast<char>(byte);
+      ASSIGN_OR_RETURN(const std::string_view next, source_.Next());
+      if (next.empty()) return !text.empty();
+      const std::string_view part = next.substr(0, next.find('\n'));
+      if (part.size() > kMaxRowBytes - text.size()) return TooLong(source_.file(), line_);
+      text += part;
+      const bool ends = part.size() < next.size();
+      source_.Skip(part.size() + (ends ? 1 : 0));
+      if (ends) return true;
     }
   }
   static bool FitsAWord(std::string_view integer) {
@@ -261,6 +259,16 @@ class SeparatedValues final : public TableReader {
     bool in_quotes = false;
     bool empty = true;
     for (;;) {
+      ASSIGN_OR_RETURN(const std::string_view plain, NextPlain(in_quotes, row.back()));
+      if (!plain.empty()) {
+        bytes += plain.size();
+        if (bytes > kMaxRowBytes) return TooLong(source_.file(), line_);
+        row.back().text += plain;
+        next_line_ += static_cast<uint64_t>(std::ranges::count(plain, '\n'));
+        source_.Skip(plain.size());
+        empty = false;
+        continue;
+      }
       ASSIGN_OR_RETURN(int byte, Take());
       if (byte < 0 && in_quotes) return RowError(source_.file(), line_, "a quote is never closed");
       if (byte < 0) return !empty;
@@ -268,10 +276,6 @@ class SeparatedValues final : public TableReader {
       const char c = static_cast<char>(byte);
       RawCell& cell = row.back();
       if (in_quotes) {
-        if (c != '"') {
-          cell.text += c;
-          continue;
-        }
         ASSIGN_OR_RETURN(const int next, Peek());
         if (next == '"') {
           cell.text += c;
@@ -304,15 +308,24 @@ class SeparatedValues final : public TableReader {
     }
   }
 
+  // Returns what comes next and is of the value itself, without a character that may have a meaning.
+  Result<std::string_view> NextPlain(bool in_quotes, const RawCell& cell) {
+    ASSIGN_OR_RETURN(const std::string_view next, source_.Next());
+    if (in_quotes) return next.substr(0, next.find('"'));
+    if (cell.quoted) return std::string_view();  // its quotes are closed
+    const auto end = std::ranges::find_if(next, [separator = separator_](char c) {
+      return c == separator || c == '\n' || c == '\r' || c == '"';
+    });
+    return std::string_view(next.begin(), end);
+  }
+  // The next byte, or -1 at the end.
   Result<int> Peek() {
-    if (!peeked_) {
-      ASSIGN_OR_RETURN(peeked_, source_.Next());
-    }
-    return *peeked_;
+    ASSIGN_OR_RETURN(const std::string_view next, source_.Next());
+    return next.empty() ? -1 : static_cast<uint8_t>(next.front());
   }
   Result<int> Take() {
     ASSIGN_OR_RETURN(const int byte, Peek());
-    peeked_.reset();
+    if (byte >= 0) source_.Skip(1);
     if (byte == '\n') ++next_line_;
     return byte;
   }
@@ -336,7 +349,6 @@ class SeparatedValues final : public TableReader {
 
   ByteSource source_;
   const char separator_;
-  std::optional<int> peeked_;
   uint64_t next_line_ = 1;
   std::vector<RawCell> raw_cells_;
 };
