@@ -334,6 +334,29 @@ TEST_F(ManifestTest, QuotedValuesMayHoldAnything) {
 }
 
 // As float64 the integers of the other rows would change.
+// A table is read in windows: each byte of these rows once begins one.
+TEST_F(ManifestTest, RowsMayLieAcrossTwoWindows) {
+  constexpr size_t kWindow = size_t{1} << 20;
+  const std::string rows = "1,\"x\"\"y\r\nz,\"\r\n2,w\r\n\n3,\"\"\r\n";
+  for (size_t before = 0; before <= rows.size(); ++before) {
+    SCOPED_TRACE(before);
+    const std::string start = "a,t\n0,";
+    const std::string filler(kWindow - before - start.size() - 1, 'f');
+    ASSERT_OK_AND_ASSIGN(auto table, OpenText("a.csv", start + filler + "\n" + rows));
+    EXPECT_THAT(Values<int64_t>(*table, 0), ElementsAre(0, 1, 2, 3));
+    EXPECT_EQ(Bytes(*table, 1, 1), "x\"y\r\nz,");
+    EXPECT_EQ(Bytes(*table, 2, 1), "w");
+    EXPECT_EQ(Bytes(*table, 3, 1), "");
+    ExpectFault("b.csv", start + filler + "\n" + rows + "4\n", "line 8 of");
+  }
+  const std::string lines = "{\"a\":1}\n\n{\"a\":23}";
+  for (size_t before = 0; before <= lines.size(); ++before) {
+    const std::string filler(kWindow - before - 1, ' ');
+    ASSERT_OK_AND_ASSIGN(auto table, OpenText("a.jsonl", filler + "\n" + lines));
+    EXPECT_THAT(Values<int64_t>(*table, 0), ElementsAre(1, 23)) << before;
+  }
+}
+
 TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
   const auto open = [&](const std::string& first, const std::string& second) {
     return OpenText("t.jsonl", R"({"v": )" + first +
