@@ -64,14 +64,14 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
   JpegMarkers found;
   PlainCheck check;
   size_t at = 2;
-  bool exif = false;   // the first segment of that name counts, whatever its contents
-  bool header = true;  // until the first scan
-  size_t passed = 0;
+  bool exif = false;     // the first segment of that name counts, whatever its contents
+  bool header = true;    // until the first scan
+  size_t next_pass = 0;  // where another one may pay
   while (at < size) {
     // In entropy-coded data, every 0xFF is followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
-    if (!header && at >= passed) {
+    if (!header && at >= next_pass) {
       at = PassStuffedZeros(bytes, at, size);
-      passed = at + kStep;  // or it has another 0xFF
+      next_pass = at + kStep;  // it has stopped at an 0xFF before that, or at the end
     }
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
     if (ff == nullptr) return found;

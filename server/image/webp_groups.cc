@@ -16,7 +16,8 @@ constexpr uint32_t kLiterals = 256;
 constexpr uint32_t kLengths = 24;
 constexpr uint32_t kDistances = 40;
 constexpr uint32_t kMaxCacheBits = 11;
-// libwebp makes tables for all numbers up to the largest, or, if these are more, for those that are used.
+// libwebp makes tables for all numbers up to the largest. If these are more than this, or than the pixels, it
+// makes them for those that are used only.
 constexpr uint64_t kMostUnused = 1000;
 
 // Purpose: takes bits, the lowest of a byte first. Behind the end they are zeros.

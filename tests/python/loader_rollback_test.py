@@ -467,7 +467,7 @@ class TellsWithinAnEpoch(Resumable):
         return super().state_dict()
 
 
-def test_no_state_is_given_that_cannot_be_loaded():
+def test_no_state_is_given_of_a_dataset_that_has_not_told_its_own():
     streams = loader(TellsWithinAnEpoch(), num_workers=2, persistent_workers=True)
     expected = values(streams)
     with pytest.raises(pinfeed.Error, match="behind the epoch: its state_dict raised RuntimeError: iterate first. Take a state where it can tell one"):
@@ -480,6 +480,11 @@ def test_no_state_is_given_that_cannot_be_loaded():
     continued = loader(TellsWithinAnEpoch(), num_workers=2, persistent_workers=True)
     continued.load_state_dict(streams.state_dict())
     assert values(continued) == expected[2:]
+    others = loader(CannotTell(), num_workers=1)
+    iterator = iter(others)
+    next(iterator)
+    with pytest.raises(pinfeed.Error, match="behind batch 0: .* Take a state where it can tell one$"):
+        others.state_dict()
 
 
 def test_batches_that_are_kept_take_what_they_have():

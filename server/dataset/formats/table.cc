@@ -275,7 +275,7 @@ class SeparatedValues final : public TableReader {
       if (++bytes > kMaxRowBytes) return TooLong(source_.file(), line_);
       const char c = static_cast<char>(byte);
       RawCell& cell = row.back();
-      if (in_quotes) {
+      if (in_quotes) {  // c is a quote
         ASSIGN_OR_RETURN(const int next, Peek());
         if (next == '"') {
           cell.text += c;
@@ -290,8 +290,10 @@ class SeparatedValues final : public TableReader {
         line_ = next_line_;
         continue;
       }
-      ASSIGN_OR_RETURN(const int next, Peek());
-      if (c == '\r' && (next == '\n' || next < 0)) continue;
+      if (c == '\r') {
+        ASSIGN_OR_RETURN(const int next, Peek());
+        if (next == '\n' || next < 0) continue;
+      }
       empty = false;
       if (c == separator_) {
         if (row.size() == kMaxColumns)
@@ -302,7 +304,7 @@ class SeparatedValues final : public TableReader {
         cell.quoted = in_quotes = true;
       } else if (c == '"' || cell.quoted) {
         return RowError(source_.file(), line_, "a value contains a quote; double it, and quote the value");
-      } else {
+      } else {  // a lone '\r'
         cell.text += c;
       }
     }

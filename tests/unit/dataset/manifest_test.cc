@@ -448,6 +448,9 @@ TEST_F(ManifestTest, RowsAreBounded) {
   ExpectFault("t.csv", "a\n" + std::string(5000, ','), "there are more than 1024 columns");
   ExpectFault("t.jsonl", "{\"a\": \"" + std::string(kMaxRowBytes, 'x') + "\"}",
               "a row has more than 1048576 bytes");
+  ExpectFault("t.csv", "a\nb\n" + std::string(kMaxRowBytes + 1, 'x') + "\n", "line 3 of ");
+  ExpectFault("t.csv", "a\nb\n\"" + std::string(kMaxRowBytes, 'x') + "\"\n",
+              "a row has more than 1048576 bytes");
   const auto row = [](char key) { return "{\"" + std::string(600'000, key) + "\": 1}\n"; };
   ExpectFault("t.jsonl", row('a') + row('b'), "the rows' keys have more than 1048576 bytes");
 }

@@ -22,7 +22,8 @@ LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behin
 _BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
 _UNKNOWN = b"!"  # no pickle begins so
 _MAX_REASON = 1000
-_ADVICE = "Take a state where it can tell one, or use persistent_workers=False"
+_ADVICE = "Take a state where it can tell one"
+_ADVICE_BETWEEN = f"{_ADVICE}, or use persistent_workers=False"
 
 
 class LaneOptions(NamedTuple):
@@ -43,6 +44,10 @@ def _unknown(error: Exception) -> bytes:
 def why_unknown(state: bytes) -> str:
     """Returns what `_unknown` was given, in words. Empty: the state is another one."""
     return state[len(_UNKNOWN) :].decode("utf-8", "replace") if state.startswith(_UNKNOWN) else ""
+
+
+def _not_known(worker: int, behind: str, why: str, advice: str) -> Error:
+    return Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind {behind}: its state_dict raised {why}. {advice}")
 
 
 def is_known(state: bytes) -> bool:
@@ -188,8 +193,8 @@ class Lanes:
             if state is None or not state[1]:  # a dataset without a state is read again from there
                 state = states[worker] = self._start(worker)
             if state is not None and (why := why_unknown(state[1])):
-                behind = "the epoch before" if state[0] < 0 else f"batch {state[0]}"
-                raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind {behind}: its state_dict raised {why}. {_ADVICE}")
+                behind, advice = ("the epoch before", _ADVICE_BETWEEN) if state[0] < 0 else (f"batch {state[0]}", _ADVICE)
+                raise _not_known(worker, behind, why, advice)
         saved = {"workers": len(states), "position": position, "states": states, "ended": sorted(self._ended)}
         if not self._has_states and any(state is not None and state[0] < 0 for state in states):
             saved["reread"] = True
@@ -200,7 +205,7 @@ def saved_between(starts: List[bytes]) -> Dict[str, Any]:
     """Returns what a state of the loader keeps between two epochs of its workers, of which each begins the next one with a state."""
     for worker, start in enumerate(starts):
         if why := why_unknown(start):
-            raise Error(Code.FAILED_PRECONDITION, f"the state of worker {worker}'s dataset is not known behind the epoch: its state_dict raised {why}. {_ADVICE}")
+            raise _not_known(worker, "the epoch", why, _ADVICE_BETWEEN)
     states = [(worker - len(starts), start) for worker, start in enumerate(starts)]
     return {"workers": len(starts), "position": 0, "states": states, "ended": []}
 
