@@ -52,6 +52,17 @@ def loader(dataset, **options):
     return pinfeed.DataLoader(dataset, 2, **options)
 
 
+def fail_iter(numbers, monkeypatch):
+    """An iter() whose feed the daemon refuses."""
+
+    def refused(*_arguments):
+        raise OSError("no feed")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
+        patched.setattr(worker_iterator, "open_produced", refused)
+        iter(numbers)
+
+
 def take(iterable, count):
     iterator = iter(iterable)
     return iterator, [next(iterator).tolist() for _ in range(count)]
@@ -395,14 +406,9 @@ class CannotTell(Resumable):
 
 
 def test_a_stream_that_cannot_tell_its_state_goes_on_behind_an_iter_that_failed(monkeypatch):
-    def refused(*_arguments):
-        raise OSError("no feed")
-
     streams = loader(CannotTell(), num_workers=2, persistent_workers=True)
     expected = values(streams)
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
-        patched.setattr(worker_iterator, "open_produced", refused)
-        iter(streams)
+    fail_iter(streams, monkeypatch)
     with pytest.warns(UserWarning, match=r"its state_dict raised RuntimeError: call enable_checkpointing\(\) first. Others begin at the dataset's first state"):
         assert values(streams) == expected
     assert values(streams) == expected
@@ -410,17 +416,12 @@ def test_a_stream_that_cannot_tell_its_state_goes_on_behind_an_iter_that_failed(
         streams.state_dict()
     iterator, _ = take(streams, 2)  # the next epoch goes on behind them
     iterator.close()
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
-        patched.setattr(worker_iterator, "open_produced", refused)
-        iter(streams)
+    fail_iter(streams, monkeypatch)
     with pytest.raises(pinfeed.Error, match="left the epoch before early"):
         iter(streams)
 
 
 def test_a_stream_whose_state_was_not_told_once_begins_anew_with_a_warning(monkeypatch):
-    def refused(*_arguments):
-        raise OSError("no feed")
-
     class FailsOnce(CountsEpochs):
         def state_dict(self):
             if self.epoch == 1:
@@ -429,9 +430,7 @@ def test_a_stream_whose_state_was_not_told_once_begins_anew_with_a_warning(monke
 
     streams = loader(FailsOnce(), num_workers=1, persistent_workers=True)
     first = values(streams)
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
-        patched.setattr(worker_iterator, "open_produced", refused)
-        iter(streams)
+    fail_iter(streams, monkeypatch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="its state_dict raised OSError: Stale file handle. Others begin at the dataset's first state"):
@@ -441,15 +440,10 @@ def test_a_stream_whose_state_was_not_told_once_begins_anew_with_a_warning(monke
 
 
 def test_a_stream_that_begins_anew_is_told_where_the_program_begins_it(monkeypatch):
-    def refused(*_arguments):
-        raise OSError("no feed")
-
     for begin in (iter, pinfeed.DataLoader.state_dict):
         streams = loader(CannotTell(), num_workers=1, persistent_workers=True)
         list(streams)
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="no feed"):
-            patched.setattr(worker_iterator, "open_produced", refused)
-            iter(streams)
+        fail_iter(streams, monkeypatch)
         with pytest.warns(UserWarning, match="Others begin at the dataset's first state") as told:
             begin(streams)
         assert [warning.filename for warning in told] == [__file__]

@@ -333,7 +333,6 @@ TEST_F(ManifestTest, QuotedValuesMayHoldAnything) {
   EXPECT_THAT(dataset->info().classes, ElementsAre("007", "two\nlines"));
 }
 
-// As float64 the integers of the other rows would change.
 // A table is read in windows: each byte of these rows once begins one.
 TEST_F(ManifestTest, RowsMayLieAcrossTwoWindows) {
   constexpr size_t kWindow = size_t{1} << 20;
@@ -357,6 +356,7 @@ TEST_F(ManifestTest, RowsMayLieAcrossTwoWindows) {
   }
 }
 
+// As float64 the integers of the other rows would change.
 TEST_F(ManifestTest, IntegersThatFloat64HasNotLeaveTheirColumnOut) {
   const auto open = [&](const std::string& first, const std::string& second) {
     return OpenText("t.jsonl", R"({"v": )" + first +

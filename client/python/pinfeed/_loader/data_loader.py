@@ -395,12 +395,12 @@ class DataLoader(Generic[_Batch]):
                     "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where "
                     "their datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
                 )
-            unknown = [why for why in map(why_unknown, self._kept_starts) if why]
+            why = next(filter(None, map(why_unknown, self._kept_starts)), "")
             self._kept_starts = None  # an error has cost the starts
-            if unknown:
+            if why:
                 warnings.warn(
                     "an iter() that failed, or was interrupted, has ended the persistent workers, and nothing tells where their datasets stood: its state_dict "
-                    f"raised {unknown[0]}. Others begin at the dataset's first state: what it counts from epoch to epoch begins anew",
+                    f"raised {why}. Others begin at the dataset's first state: what it counts from epoch to epoch begins anew",
                     stacklevel=stacklevel,
                 )
         if self._pool is None and self._kept_starts is None:
