@@ -11,7 +11,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kIndexMagic = 0x31307364'6c6f4670;  // "pFolds01"; another layout or meaning takes another
+constexpr uint64_t kIndexMagic = 0x32307364'6c6f4670;  // "pFolds02"; another layout or meaning takes another
 
 struct Header {
   uint64_t magic;

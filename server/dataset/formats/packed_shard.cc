@@ -17,6 +17,7 @@ struct PackedHeader {
   uint64_t samples;
   uint64_t key_bytes;
   uint64_t fields;
+  uint64_t labels;  // one for each sample, or none
 };
 
 // Purpose: takes what is next from bytes that may end too early. Each method is empty then.
@@ -61,14 +62,15 @@ uint64_t PackedShardBytes(const ShardIndex& shard) {
   uint64_t bytes = sizeof(PackedHeader) + PackedNames::MemoryOf(shard.keys.size(), shard.keys.bytes());
   for (const auto& [name, parts] : shard.fields)
     bytes += sizeof(uint32_t) + name.size() + parts.size() * sizeof(ShardPart);
-  return bytes;
+  return bytes + shard.labels.size() * sizeof(int64_t);
 }
 
 std::string PackShard(const ShardIndex& shard) {
   std::string bytes;
   bytes.reserve(PackedShardBytes(shard));
   const PackedNames& keys = shard.keys;
-  AppendAs(PackedHeader{shard.file_bytes, shard.passed_over, keys.size(), keys.bytes(), shard.fields.size()},
+  AppendAs(PackedHeader{shard.file_bytes, shard.passed_over, keys.size(), keys.bytes(), shard.fields.size(),
+                        shard.labels.size()},
            bytes);
   uint32_t end = 0;
   for (uint64_t i = 0; i < keys.size(); ++i) AppendAs(end += static_cast<uint32_t>(keys[i].size()), bytes);
@@ -78,6 +80,7 @@ std::string PackShard(const ShardIndex& shard) {
     bytes += name;
     for (const ShardPart& part : parts) AppendAs(part, bytes);
   }
+  for (const int64_t label : shard.labels) AppendAs(label, bytes);
   return bytes;
 }
 
@@ -111,7 +114,13 @@ std::optional<ShardIndex> UnpackShard(std::string_view packed) {
       if (!IsPossible(part, header->file_bytes)) return std::nullopt;
     shard.fields.emplace_hint(shard.fields.end(), *name, *std::move(parts));
   }
-  return bytes.at_end() ? std::optional(std::move(shard)) : std::nullopt;
+  // Samples without label files have none.
+  if (header->labels > 0 && (header->labels != header->samples || !shard.fields.contains(kShardLabelField)))
+    return std::nullopt;
+  auto labels = bytes.Values<int64_t>(header->labels);
+  if (!labels || !bytes.at_end()) return std::nullopt;
+  shard.labels = *std::move(labels);
+  return shard;
 }
 
 }  // namespace pinfeed

@@ -15,6 +15,7 @@
 
 #include "common/base/ascii_case.h"
 #include "common/base/log.h"
+#include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "common/base/sync.h"
 #include "common/os/start_thread.h"
@@ -118,8 +119,10 @@ class ShardReader {
     while (true) {
       ASSIGN_OR_RETURN(const std::optional<TarMember> member, archive.Next());
       if (!member) break;
-      RETURN_IF_ERROR(Add(*member));
+      RETURN_IF_ERROR(Add(*member, archive));
     }
+    if (shard_.labels.size() != shard_.keys.size()) shard_.labels.clear();
+    shard_.labels.shrink_to_fit();
     for (auto& [field, parts] : shard_.fields) {
       parts.resize(shard_.keys.size());
       parts.shrink_to_fit();
@@ -128,7 +131,7 @@ class ShardReader {
   }
 
  private:
-  Status Add(const TarMember& member) {
+  Status Add(const TarMember& member, TarReader& archive) {
     const std::optional<MemberName> name = Split(member.name);
     if (!name) {
       ++shard_.passed_over;
@@ -162,6 +165,18 @@ class ShardReader {
                    "; a sample has one of each kind: name a mask KEY.mask.png");
     parts.resize(shard_.keys.size() - 1);
     parts.push_back({member.offset, member.size});
+    return field == kShardLabelField ? AddLabel(member, archive) : OkStatus();
+  }
+
+  Status AddLabel(const TarMember& member, TarReader& archive) {
+    const bool complete = shard_.labels.size() + 1 == shard_.keys.size();
+    if (!complete || member.size > kMaxLabelBytes) return OkStatus();
+    std::string text(member.size, '\0');
+    RETURN_IF_ERROR(archive.ReadStart(member, std::as_writable_bytes(std::span(text))));
+    const std::optional<int64_t> label = ParseLabel(text);
+    if (!label) return OkStatus();
+    RETURN_IF_ERROR(Ask(2 * sizeof(*label)));
+    shard_.labels.push_back(*label);
     return OkStatus();
   }
 
@@ -270,6 +285,14 @@ Status Keep(const std::vector<Found>& found, SharedIndex& shared, const Location
 }
 
 }  // namespace
+
+std::optional<int64_t> ParseLabel(std::string_view file) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t begin = std::min(file.find_first_not_of(kBlanks), file.size());
+  const size_t end = file.find_last_not_of(kBlanks) + 1;
+  if (file.size() > kMaxLabelBytes || begin >= end) return std::nullopt;
+  return ParseNumber<int64_t>(file.substr(begin, end - begin));
+}
 
 bool IsShardField(std::string_view name) {
   return name == kShardImageField || name == kShardLabelField || FieldFault(name).empty();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,12 @@ struct ShardIndex {
   uint64_t passed_over = 0;  // files that belong to no sample: hidden ones, and those without an extension
   // By the field that the extension becomes, a part for each sample.
   std::map<std::string, std::vector<ShardPart>, std::less<>> fields;
+  std::vector<int64_t> labels;  // by sample, of the label files; empty: some are lacking, or no integers
 };
+
+// What a label file says. Empty: it is no integer. Reads at most kMaxLabelBytes of it.
+inline constexpr uint64_t kMaxLabelBytes = 64;
+std::optional<int64_t> ParseLabel(std::string_view file);
 
 // Whether a field of a shard may have this name.
 bool IsShardField(std::string_view name);

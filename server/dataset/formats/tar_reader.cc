@@ -147,13 +147,14 @@ Result<std::string> TarReader::ReadText(uint64_t bytes, uint64_t max_bytes) {
   const uint64_t offset = next_;
   RETURN_IF_ERROR(Skip(bytes));
   std::string text(bytes, '\0');
-  const auto out = std::as_writable_bytes(std::span(text));
-  // The window has the block before.
-  if (offset + bytes <= window_offset_ + window_bytes_)
-    std::copy_n(window_.data() + (offset - window_offset_), bytes, out.data());
-  else
-    RETURN_IF_ERROR(archive_.ReadAt(offset, out));
+  RETURN_IF_ERROR(ReadAt(offset, std::as_writable_bytes(std::span(text))));
   return text;
+}
+
+Status TarReader::ReadAt(uint64_t offset, std::span<std::byte> out) {
+  if (offset + out.size() > window_offset_ + window_bytes_) return archive_.ReadAt(offset, out);
+  std::copy_n(window_.data() + (offset - window_offset_), out.size(), out.data());  // it has the block before
+  return OkStatus();
 }
 
 // Records are "LENGTH KEY=VALUE\n"; the length counts all of that.

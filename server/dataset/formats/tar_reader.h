@@ -34,6 +34,8 @@ class TarReader {
 
   // Returns the next file; directories are passed over. Empty: the archive has ended as it should.
   Result<std::optional<TarMember>> Next();
+  // Reads the start of the file that Next has returned last. Precondition: out.size() <= member.size.
+  Status ReadStart(const TarMember& member, std::span<std::byte> out) { return ReadAt(member.offset, out); }
 
  private:
   static constexpr uint64_t kBlockBytes = 512;
@@ -49,6 +51,8 @@ class TarReader {
   Result<Block> ReadBlock();
   // Reads the data of an extended header, which lie at next_, and passes over them.
   Result<std::string> ReadText(uint64_t bytes, uint64_t max_bytes);
+  // Reads bytes behind the block that ReadBlock returned last.
+  Status ReadAt(uint64_t offset, std::span<std::byte> out);
   Status ReadPax(const std::string& text, Extended& extended) const;
   // Passes over `bytes` of data and their padding.
   Status Skip(uint64_t bytes);

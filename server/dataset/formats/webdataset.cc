@@ -30,7 +30,6 @@ namespace {
 constexpr std::array<std::string_view, 6> kCompressed = {".tar.gz",  ".tgz",     ".tar.zst",
                                                          ".tar.bz2", ".tar.lz4", ".tar.xz"};
 constexpr size_t kMaxShards = size_t{1} << 16;
-constexpr uint64_t kMaxLabelBytes = 64;
 
 // "0001.tar/" and the sample's key.
 std::string SampleName(const Location& base, const ShardIndex& shard, uint64_t sample) {
@@ -43,8 +42,9 @@ std::string SampleName(const Location& base, const ShardIndex& shard, uint64_t s
 class WebDataset final : public Dataset {
  public:
   struct Column {
-    std::vector<std::vector<ShardPart>> parts;  // by shard, then by sample
-    std::optional<NpyHeader> array;             // of each .npy file
+    // By shard, then by sample; none of labels that the shard's index has.
+    std::vector<std::vector<ShardPart>> parts;
+    std::optional<NpyHeader> array;  // of each .npy file
   };
 
   // `columns`: one for each field but the last, which is the samples' path.
@@ -62,8 +62,9 @@ class WebDataset final : public Dataset {
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     const Column& column = columns_[field];
-    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(Find(id), field));
-    if (!column.array) return ReadLabel(id, *file, out);
+    const Place place = Find(id);
+    if (!column.array) return ReadLabel(id, place, field, out);
+    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(place, field));
     // The part has the size of the others, so the header lies within it.
     std::vector<std::byte> start(column.array->data_offset);
     RETURN_IF_ERROR(file->ReadAt(0, start));
@@ -96,7 +97,9 @@ class WebDataset final : public Dataset {
     Prefetched sum;
     if (field == columns_.size()) return sum;
     for (uint64_t i = 0; i < count; ++i) {
-      const auto file = Open(Find(id + i), field);  // a read says why not
+      const Place place = Find(id + i);
+      if (columns_[field].parts[place.shard].empty()) continue;
+      const auto file = Open(place, field);  // a read says why not
       if (file.ok()) sum.Add((*file)->Prefetch(0, std::min((*file)->size(), kMaxImageFileBytes)));
     }
     return sum;
@@ -143,19 +146,20 @@ class WebDataset final : public Dataset {
         std::make_unique<const FileRange>(std::move(file), part.offset, part.size));
   }
 
-  Status ReadLabel(uint64_t id, const RandomAccessFile& file, std::span<std::byte> out) const {
-    std::string text(std::min(file.size(), kMaxLabelBytes), '\0');
-    RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
-    constexpr std::string_view kBlanks = " \t\r\n";
-    const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
-    const size_t end = text.find_last_not_of(kBlanks) + 1;
-    const std::optional<int64_t> label =
-        file.size() > kMaxLabelBytes || begin >= end
-            ? std::nullopt
-            : ParseNumber<int64_t>(std::string_view(text).substr(begin, end - begin));
-    if (!label)
-      return DataLoss("read " + Describe(id) + ": the text " + QuotePath(text) +
-                      " of its .cls file is no integer");
+  Status ReadLabel(uint64_t id, const Place& place, size_t field, std::span<std::byte> out) const {
+    const std::vector<int64_t>& labels = shards_[place.shard].labels;
+    std::optional<int64_t> label;
+    if (!labels.empty()) {
+      label = labels[place.sample];
+    } else {
+      ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, Open(place, field));
+      std::string text(std::min(file->size(), kMaxLabelBytes + 1), '\0');
+      RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(text))));
+      label = ParseLabel(text);
+      if (!label)
+        return DataLoss("read " + Describe(id) + ": the text " + QuotePath(text) +
+                        " of its .cls file is no integer");
+    }
     PF_CHECK(out.size() == sizeof(*label), "a label is an int64 scalar");
     std::memcpy(out.data(), &*label, sizeof(*label));
     return OkStatus();
@@ -245,7 +249,11 @@ class FieldChooser {
       field = {{name, DType::kUint8, {static_cast<int64_t>(std::max<uint64_t>(1, Sizes(name).second))}},
                FieldKind::kRagged};
     }
-    for (ShardIndex& shard : shards_) column.parts.push_back(std::move(shard.fields.find(name)->second));
+    for (ShardIndex& shard : shards_) {
+      std::vector<ShardPart>& parts = shard.fields.find(name)->second;
+      const bool in_index = name == kShardLabelField && !shard.labels.empty();
+      column.parts.push_back(in_index ? std::vector<ShardPart>() : std::move(parts));
+    }
     info.fields.push_back(std::move(field));
     columns.push_back(std::move(column));
     return OkStatus();

@@ -15,6 +15,7 @@ ShardIndex Shard() {
   for (const char* key : {"cats/1", "cats/2", "\xFF"}) shard.keys.Add(key);
   shard.fields["image"] = {{512, 700}, {2048, 0}, {4096, 6144}};
   shard.fields["label"] = {{1536, 1}, {}, {10'240, 0}};
+  shard.labels = {7, -1, INT64_MAX};
   return shard;
 }
 
@@ -32,6 +33,7 @@ TEST(PackedShardTest, GivesWhatWasPacked) {
   EXPECT_EQ(shard->fields.at("image")[2].offset, 4096U);
   EXPECT_EQ(shard->fields.at("image")[2].size, 6144U);
   EXPECT_FALSE(shard->fields.at("label")[1].exists());
+  EXPECT_EQ(shard->labels, Shard().labels);
   EXPECT_EQ(PackShard(*shard), bytes);
   EXPECT_TRUE(UnpackShard(PackShard(ShardIndex())).has_value());
 }
@@ -63,7 +65,10 @@ TEST(PackedShardTest, ImpossibleNamesAndNumbersAreRefused) {
   shard = Shard();
   shard.fields.clear();  // no sample is without a file
   EXPECT_FALSE(UnpackShard(PackShard(shard)).has_value());
-  for (const size_t offset : {16, 24, 32}) {  // samples, bytes of keys, fields
+  shard = Shard();
+  shard.fields.erase("label");
+  EXPECT_FALSE(UnpackShard(PackShard(shard)).has_value());
+  for (const size_t offset : {16, 24, 32, 40}) {  // samples, bytes of keys, fields, labels
     for (const uint64_t value :
          {uint64_t{1}, uint64_t{4}, uint64_t{1} << 32, uint64_t{1} << 62, UINT64_MAX}) {
       std::string bytes = PackShard(Shard());

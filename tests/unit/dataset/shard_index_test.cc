@@ -48,6 +48,15 @@ TEST_F(KeptShardsTest, WhatHasNotChangedForAnHourIsNotReadAgain) {
   EXPECT_EQ(kept[1].fields.at("txt")[0].offset, read[1].fields.at("txt")[0].offset);
 }
 
+TEST_F(KeptShardsTest, LabelsAreKept) {
+  storage_.Write("set/a.tar", TarMemberBytes("1.cls", "5") + TarMemberBytes("2.cls", "-6\n") + TarEnd());
+  ASSERT_OK_AND_ASSIGN(const auto read, Index(2 * kHour));
+  EXPECT_THAT(read[0].labels, testing::ElementsAre(5, -6));
+  Break();
+  ASSERT_OK_AND_ASSIGN(const auto kept, Index(2 * kHour));
+  EXPECT_THAT(kept[0].labels, testing::ElementsAre(5, -6));
+}
+
 TEST_F(KeptShardsTest, WhatHasChangedLatelyIsReadAgain) {
   ASSERT_OK(Index(kHour / 2));
   Break();

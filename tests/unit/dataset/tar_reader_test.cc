@@ -51,6 +51,29 @@ TEST(TarReaderTest, FilesComeWithTheirPlaces) {
   EXPECT_THAT(Members(sized + TarMemberBytes("1", "a") + TarEnd()).value(), ElementsAre("1 1024 1"));
 }
 
+TEST(TarReaderTest, TheStartOfEachFileIsRead) {
+  // The last two headers that one read has: the data lie in it, or behind it.
+  for (const int headers : {5, 6, 7, 8}) {
+    std::string bytes;
+    for (int i = 0; i < headers; ++i) bytes += TarMemberBytes("empty", "");
+    MemoryStorage storage;
+    storage.Write("a.tar", bytes + TarMemberBytes("1", "abcdef") + TarEnd());
+    ASSERT_OK_AND_ASSIGN(const auto file, storage.At("a.tar")->OpenFile(""));
+    TarReader reader(*file);
+    TarMember member;
+    while (member.name != "1") {
+      ASSERT_OK_AND_ASSIGN(const auto next, reader.Next());
+      ASSERT_TRUE(next.has_value());
+      member = *next;
+    }
+    std::string start(4, '\0');
+    ASSERT_OK(reader.ReadStart(member, std::as_writable_bytes(std::span(start))));
+    EXPECT_EQ(start, "abcd") << headers;
+    ASSERT_OK_AND_ASSIGN(const auto end, reader.Next());
+    EXPECT_FALSE(end.has_value()) << headers;
+  }
+}
+
 TEST(TarReaderTest, LongNamesComeInEachOfTheirForms) {
   const std::string name = std::string(120, 'd') + "/" + std::string(130, 'f') + ".jpg";
   const std::string prefixed = Changed(TarMemberBytes("f.jpg", "1"), 345, "some/folder");

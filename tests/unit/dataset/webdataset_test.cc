@@ -215,7 +215,20 @@ TEST_F(WebdatasetTest, AShardThatChangesIsAnErrorAndNotOtherBytes) {
     fs::rename(dir_ / "set/b", dir_ / "set/a.tar");
   }
   EXPECT_THAT(Bytes(*dataset, 0, 0), HasSubstr("open the dataset again"));
-  EXPECT_THAT(Label(*dataset, 0), StatusIs(Code::kDataLoss, HasSubstr("a.tar")));
+}
+
+TEST_F(WebdatasetTest, LabelsAreReadWhenTheDatasetIsOpened) {
+  Shard("a.tar", {{"1.jpg", "one"}, {"1.cls", "1"}, {"2.cls", "-2"}, {"2.jpg", "two"}});
+  Shard("b.tar", {{"1.jpg", "one"}, {"1.cls", "3"}, {"2.cls", "cat"}, {"2.jpg", "two"}});
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  EXPECT_EQ(Label(*dataset, 2).value(), 3);
+  fs::remove(dir_ / "set/a.tar");
+  fs::remove(dir_ / "set/b.tar");
+  EXPECT_EQ(Label(*dataset, 0).value(), 1);
+  EXPECT_EQ(Label(*dataset, 1).value(), -2);
+  EXPECT_EQ(dataset->Prefetch(0, 2, 1).bytes, 0U);
+  // One of the second shard's labels cannot be kept, so they are read with the samples.
+  EXPECT_THAT(Label(*dataset, 2), StatusIs(Code::kNotFound, HasSubstr("b.tar")));
 }
 
 TEST_F(WebdatasetTest, ALabelIsOneInteger) {
@@ -226,10 +239,13 @@ TEST_F(WebdatasetTest, ALabelIsOneInteger) {
                   {"3.jpg", "a"},
                   {"3.cls", "1 2"},
                   {"4.jpg", "a"},
-                  {"4.cls", std::string(70, '0')}});
+                  {"4.cls", std::string(70, '0')},
+                  {"5.jpg", "a"},
+                  {"5.cls", std::string(63, '0') + '5'}});
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
   for (uint64_t id = 0; id < 4; ++id)
     EXPECT_THAT(Label(*dataset, id), StatusIs(Code::kDataLoss, HasSubstr("of its .cls file is no integer")));
+  EXPECT_EQ(Label(*dataset, 4).value(), 5);
 }
 
 TEST_F(WebdatasetTest, EachImageOfAShardHasAVersionOfItsOwn) {
