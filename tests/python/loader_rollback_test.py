@@ -417,8 +417,41 @@ def test_a_stream_that_cannot_tell_its_state_goes_on_behind_an_iter_that_failed(
     iterator, _ = take(streams, 2)  # the next epoch goes on behind them
     iterator.close()
     fail_iter(streams, monkeypatch)
-    with pytest.raises(pinfeed.Error, match="left the epoch before early"):
+    with pytest.raises(pinfeed.Error, match="had not finished the epoch before"):
         iter(streams)
+
+
+def test_an_error_without_words_is_no_other_error():
+    class Wordless(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    class CannotTellWhy(Resumable):
+        def state_dict(self):
+            raise Wordless
+
+    streams = loader(CannotTellWhy(), num_workers=2, persistent_workers=True)
+    assert values(streams) == values(streams)
+    with pytest.raises(pinfeed.Error, match=r"its state_dict raised Wordless\. Take a state where"):
+        streams.state_dict()
+
+
+def test_a_state_of_a_stream_that_could_not_tell_its_own_is_refused():
+    streams = loader(Resumable(), num_workers=2)
+    iterator, _ = take(streams, 4)
+    state = streams.state_dict()
+    iterator.close()
+    state["lanes"]["states"][1] = (3, b"!RuntimeError: call enable_checkpointing() first")  # as by earlier versions
+    with pytest.raises(pinfeed.Error, match=r"its state_dict raised RuntimeError: call enable_checkpointing\(\) first. Take a state after num_workers batches"):
+        streams.load_state_dict(state)
+
+
+def test_an_iter_that_failed_counts_no_epoch(monkeypatch):
+    streams = loader(Resumable(), num_workers=2, persistent_workers=True)
+    values(streams)
+    before = streams.state_dict()
+    fail_iter(streams, monkeypatch)
+    assert streams.state_dict() == before
 
 
 def test_a_stream_whose_state_was_not_told_once_begins_anew_with_a_warning(monkeypatch):

@@ -392,7 +392,7 @@ class DataLoader(Generic[_Batch]):
             if self._kind is Kind.ITERABLE and has_state(self.dataset) and b"" in self._kept_starts:
                 raise Error(
                     Code.FAILED_PRECONDITION,
-                    "an iter() that failed, or was interrupted, has ended the persistent workers. They had left the epoch before early, and nothing tells where "
+                    "an iter() that failed, or was interrupted, has ended the persistent workers. They had not finished the epoch before, and nothing tells where "
                     "their datasets stood: load_state_dict(state_dict()) continues that epoch, and another loader begins at the dataset's first state",
                 )
             why = next(filter(None, map(why_unknown, self._kept_starts)), "")

@@ -265,7 +265,7 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
     if any(state is not None and not state[1] for state in saved.get("states", [])):
         raise invalid(
             "the state was taken when some of the persistent workers had not given a batch of the epoch yet, and nothing tells where their dataset "
-            "had begun it, because they had left the epoch before early: samples could be missing or come twice. Take a state after num_workers batches, or use "
+            "had begun it, because they had not finished the epoch before: samples could be missing or come twice. Take a state after num_workers batches, or use "
             "persistent_workers=False",
         )
     if saved.get("reread"):
