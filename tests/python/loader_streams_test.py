@@ -546,6 +546,13 @@ class OpensASourceOfLabels(OpensItsSource):
 
 
 @PLACES
+def test_a_dataset_that_makes_its_place_in_iter_begins_behind_a_state_from_before_that(options):
+    loader, resumed = (pinfeed.DataLoader(MakesItsPlaceInIter(), 1, **options) for _ in range(2))
+    resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+    assert [values(resumed), values(resumed)] == [values(loader), values(loader)]
+
+
+@PLACES
 @pytest.mark.parametrize("taken", [1, 4, 6])
 def test_a_dataset_that_makes_its_place_in_iter_gets_its_state_behind_that(options, taken):
     loader, resumed = (pinfeed.DataLoader(MakesItsPlaceInIter(), 1, **options) for _ in range(2))

@@ -22,7 +22,7 @@ from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
-from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of
+from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of, told
 from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
@@ -484,7 +484,7 @@ class DataLoader(Generic[_Batch]):
 
     def _stream_between(self) -> Optional[Dict[str, Any]]:
         """Returns what a state has of an iterable dataset in this process that is to begin an epoch. None: it has no state."""
-        of_dataset = state_of(self.dataset)
+        of_dataset = state_of(self.dataset) if self._epochs else told(self.dataset)
         if of_dataset is None:
             return None
         if self._stream_left:
