@@ -116,18 +116,18 @@ def test_a_batch_is_full_or_waits_for_the_delay(serve):
             futures[5].result(TIMEOUT)
 
 
-def test_arrays_are_read_only_views_and_what_is_kept_holds_its_slot(serve):
-    batcher = serve("views", model=False, max_batch=1, max_delay=0, slots=4, input=("uint8", (1 << 16,)))
-    with pinfeed.BatcherClient("views") as client, pytest.warns(pinfeed.SlotsHeldWarning):
+def test_processes_that_keep_their_batches_keep_no_slots(serve):
+    """As each does with its last one while it waits for the next."""
+    batchers = [serve("kept", model=False, max_batch=1, max_delay=0, slots=4, input=("uint8", (1 << 16,))) for _ in range(4)]
+    with pinfeed.BatcherClient("kept") as client:
         kept = []
-        for value in range(6):  # more than there are slots
+        for value in range(12):
             future = client.submit(np.full(1 << 16, value, np.uint8))
-            batch = take(batcher)
+            batch = take(batchers[value % 4])
             assert batch.answer([b"."]) == 1
             kept.append(batch.inputs)
             assert future.result(TIMEOUT) == b"."
-    assert [int(one.min()) for one in kept] == [int(one.max()) for one in kept] == list(range(6))
-    assert not kept[0].flags.writeable and kept[-1].flags.writeable
+    assert [int(one.min()) for one in kept] == [int(one.max()) for one in kept] == list(range(12))
 
 
 def test_a_broken_image_fails_alone(serve):
@@ -424,6 +424,57 @@ def test_one_exception_answers_all_requests(serve):
         for future in futures:
             with pytest.raises(pinfeed.Error, match="MemoryError: no room for two"):
                 future.result(TIMEOUT)
+
+
+class Table:
+    """As pandas' DataFrame: a length of rows, and the names of columns as members."""
+
+    columns = ("a", "b")
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        return iter(map(np.float32, range(2)))
+
+
+class Longer(list):
+    def __len__(self):
+        return 2
+
+
+TWO_ARRAYS = (np.zeros(2, np.float32), np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "why"),
+    [
+        (TWO_ARRAYS, "a tuple of 2 arrays may be a model's several outputs"),
+        (Table(), "Table is no sequence with an output for each of the 2 requests"),
+        (Longer([b"1", b"2", b"3"]), r"Longer has 3 outputs, and a len\(\) of 2, the number of requests"),
+    ],
+    ids=["tuple", "table", "longer"],
+)
+def test_outputs_that_may_be_others_are_refused(serve, outputs, why):
+    batcher = serve("others", model=False, max_batch=2, max_delay=60)
+    with pinfeed.BatcherClient("others") as client:
+        futures = [client.submit(array(value)) for value in range(2)]
+        batch = take(batcher)
+        with pytest.raises(pinfeed.InvalidArgumentError, match=why):
+            batch.answer(outputs)
+        assert batch.answer(list(TWO_ARRAYS)) == 2
+        assert [future.result(TIMEOUT) for future in futures] == [one.tobytes() for one in TWO_ARRAYS]
+
+
+def test_a_closed_client_is_no_fault_of_the_daemon(serve):
+    serve("closed", model=False, max_batch=2, max_delay=60)
+    client = pinfeed.BatcherClient("closed")
+    future = client.submit(array(1))
+    client.close()
+    with pytest.raises(pinfeed.UnavailableError, match="the request was lost: its client was closed"):
+        future.result(TIMEOUT)
+    with pytest.raises(pinfeed.Error, match="this client of the batcher 'closed' is closed"):
+        client.submit(array(1))
 
 
 @pytest.mark.parametrize("outputs", [b"1", "1", memoryview(b"1"), {0: b"1"}, {b"1"}, np.float32(1), iter([b"1"]), None, ValueError])

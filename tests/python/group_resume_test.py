@@ -2,6 +2,7 @@
 """A group that was stopped goes on where its members' states say: each opens with one, in a process of its own."""
 
 import json
+import re
 
 import pytest
 from member_process import Member
@@ -84,7 +85,7 @@ def test_a_queue_goes_on_from_one_state(daemon, arrays, expected):
 
 
 def test_a_state_of_a_queue_that_comes_back_to_earlier_epochs_is_its_own(daemon, arrays):
-    """As at a batch that another member had left, or once set_epoch has named another epoch: the cursor stays behind."""
+    """As at a batch that another member had left: the cursor stays behind."""
 
     def opened(**more):
         return pinfeed.open(arrays, address=daemon.address, framework="numpy", **options_of("queue of epochs", share="queue", group_size=1, **more))
@@ -92,12 +93,32 @@ def test_a_state_of_a_queue_that_comes_back_to_earlier_epochs_is_its_own(daemon,
     with opened() as feed:
         for batch in feed:
             del batch
-        feed.set_epoch(3)
-        state = json.loads(json.dumps(feed.state_dict()))
+        with pytest.raises(pinfeed.Error, match="3 is not the next one, 1: a queue passes nothing over"):
+            feed.set_epoch(3)
+        state = {**json.loads(json.dumps(feed.state_dict())), "epoch": 3}
     with opened(state=state) as feed:
         assert feed.epoch == 3 and next(iter(feed)).index == 0
         with pytest.raises(pinfeed.InvalidArgumentError, match="epoch: 3 does not fit its cursor"):
             feed.load_state_dict({**state, "cursor": {**state["cursor"], "epoch": "5"}})
+
+
+def test_who_joins_a_running_broadcast_is_told(daemon, arrays, caplog):
+    options = options_of("joined late", group_size=1)
+
+    def opened(**more):
+        return pinfeed.open(arrays, address=daemon.address, framework="numpy", **{**options, **more})
+
+    with opened() as feed:
+        for _, batch in zip(range(3), feed):
+            del batch
+        state = feed.state_dict()
+        assert "had begun" not in caplog.text
+        with opened() as late:
+            told = re.search(r"group 'joined late' had begun before this feed joined: it gets what comes from sample (\d+) of epoch 0 on", caplog.text)
+            assert int(late.state_dict()["cursor"]["position"]) == int(told[1]) >= 3 * late.batch_size
+    caplog.clear()
+    with opened(state=state) as feed:
+        assert next(iter(feed)).index == 3 and "had begun" not in caplog.text
 
 
 def test_a_state_that_is_not_this_feeds_is_refused(daemon, arrays, tmp_path):

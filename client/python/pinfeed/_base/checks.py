@@ -58,7 +58,7 @@ class Checks:
     def seconds(self, name: str, value: Any, minimum: float, unless: str = "") -> float:
         number = to_number(value)
         if number is None or not minimum <= number <= 1e9:  # 30 years, which fits into nanoseconds
-            self.refuse(name, value, f"a number of seconds, at least {minimum:g}{unless}")
+            self.refuse(name, value, f"a number of seconds, from {minimum:g} to 1e9{unless}")
             return minimum
         return number
 

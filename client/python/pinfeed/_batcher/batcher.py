@@ -43,9 +43,7 @@ class RequestBatch:
 
     @property
     def inputs(self) -> Any:
-        """The images or arrays, one request behind the other. A NumPy array is a read-only view of the daemon's memory,
-        which it keeps from further batches as long as it is referenced.
-        """
+        """The images or arrays, one request behind the other: a copy."""
         return self.tensors[0]
 
     def __len__(self) -> int:
@@ -54,7 +52,7 @@ class RequestBatch:
     def answer(self, outputs: Union[Sequence[Any], BaseException]) -> int:
         """Answers the requests, in the batch's order: with bytes, an array or a tensor each, whose bytes the client gets,
         or with an exception, which its future raises as `pinfeed.Error`. An array or a tensor for the batch is a
-        sequence of its rows. One exception answers all requests. Returns how many requests still waited: others were
+        sequence of its rows; a tuple of them is refused, as models return tuples of several outputs. One exception answers all requests. Returns how many requests still waited: others were
         cancelled, or late. Once only: after that, `Error`.
         """
         return self._batcher._answer(self, outputs)
@@ -140,7 +138,7 @@ class Batcher:
                 spec,
                 Rank(0, 1, "arguments"),
                 framework=framework,
-                zero_copy=True if framework == "numpy" and ordinal < 0 else None,  # torch has no read-only tensors
+                zero_copy=None,  # views would keep a slot for each process that waits with its last batch in a variable, which may be all slots
                 address=address,
                 common=common("Batcher", name),
                 device=device,
@@ -206,6 +204,8 @@ class Batcher:
 
     def _answer(self, batch: RequestBatch, outputs: Union[Sequence[Any], BaseException]) -> int:
         contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
+        if len(contents) != len(batch):  # the daemon answers from memory that is as long as the batch
+            raise invalid(f"answer: {type(outputs).__name__} has {len(contents)} outputs, and a len() of {len(batch)}, the number of requests")
         with self._lock:
             if self._closed:
                 raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
@@ -246,7 +246,7 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
     if isinstance(outputs, BaseException):
         return [outputs] * requests
     try:
-        if isinstance(outputs, _NO_OUTPUTS):  # whose members have no bytes, or other ones
+        if isinstance(outputs, _NO_OUTPUTS) or hasattr(outputs, "columns"):  # whose members have no bytes, or other ones: those of tables are columns
             raise TypeError
         count = len(outputs)
     except TypeError:
@@ -254,6 +254,11 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
             f"answer: {type(outputs).__name__} is no sequence with an output for each of the {requests} requests: give a list, or an array or a tensor "
             "with a row for each; one exception answers them all",
         ) from None
+    if isinstance(outputs, tuple) and any(hasattr(output, "shape") for output in outputs):
+        raise invalid(
+            f"answer: a tuple of {count} arrays may be a model's several outputs, or one for each request: give the output that is meant, or a list with an array "
+            "for each request",
+        )
     if count != requests:
         raise invalid(f"answer: there are {count} outputs for a batch of {requests} requests")
     listed: Sequence[Any] = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row

@@ -84,6 +84,7 @@ class BatcherClient:
         self._free: List[int] = list(range(in_flight))
         self._futures: Dict[int, RequestFuture] = {}
         self._ended: Optional[BaseException] = None
+        self._closed = False
         weakref.finalize(self, self._link.hang_up)
         self._thread = threading.Thread(target=_receive, args=(weakref.ref(self), self._link), name="pinfeed-answers", daemon=True)
         self._thread.start()
@@ -131,6 +132,7 @@ class BatcherClient:
         if self._link.is_parents():
             self._link.close()
             return
+        self._closed = True
         self._link.hang_up()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_PATIENCE_S)
@@ -174,6 +176,8 @@ class BatcherClient:
             raise Error(Code.FAILED_PRECONDITION, f"{what}: a forked child cannot use its parent's BatcherClient: make one in the child")
 
     def _check(self) -> None:
+        if self._closed:
+            raise Error(Code.FAILED_PRECONDITION, f"submit: this client of the batcher {self._name!r} is closed")
         if self._ended is not None:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
 
@@ -227,6 +231,8 @@ class BatcherClient:
             future.set_result(bytes(answer))
 
     def _on_end(self, error: BaseException) -> None:
+        if self._closed:
+            error = Error(Code.CANCELLED, "its client was closed")
         with self._lock:
             self._ended = error
             lost = list(self._futures.values())

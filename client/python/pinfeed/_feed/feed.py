@@ -39,7 +39,8 @@ class Feed(Stream):
     Each ``for`` runs over the next epoch: 0, 1, 2, ..., and prefetching continues across them. After a ``break`` the
     next ``for`` begins the next epoch. `set_epoch` selects another. If the feed was opened with a state, or after
     `load_state_dict`, the next ``for`` continues where the state was taken. A feed with ``epochs=1`` repeats that
-    epoch. With more epochs, or shared, a ``for`` after the last one raises Error (OUT_OF_RANGE).
+    epoch. With more epochs, or shared, a ``for`` after the last one raises Error (OUT_OF_RANGE). A queue passes nothing
+    over: after a ``break``, the next ``for`` also gives what others have not taken of that epoch.
 
     The table shows what each call does in each state. An iterator starts when its first batch is requested; until
     then it changes nothing.
@@ -85,7 +86,17 @@ class Feed(Stream):
         if opened.resumed is not None:
             self._set_position(opened.resumed)
         else:
-            self._epoch = int(json.loads(self._get_cursor()).get("epoch", 0))  # a running group's current epoch
+            cursor = json.loads(self._get_cursor())
+            self._epoch = int(cursor.get("epoch", 0))  # a running group's current epoch
+            position = int(cursor.get("position", 0))
+            if self._shared and not self._queue and (self._epoch or position):
+                logger.warning(
+                    "group %r had begun before this feed joined: it gets what comes from sample %d of epoch %d on, and nothing from before. Give group_size, "
+                    "and a state to members that come back",
+                    self._spec["group"],
+                    position,
+                    self._epoch,
+                )
 
     @property
     def sampler(self) -> SamplerView:
@@ -284,7 +295,7 @@ class Feed(Stream):
 
         A running loop is not disturbed. If a state was loaded in the middle of this epoch, the epoch is still
         continued. If the epoch is not the next one anyway, that ``for`` begins like `load_state_dict`. A shared feed
-        cannot go back: Error (FAILED_PRECONDITION).
+        cannot go back, and a queue cannot go ahead: Error (FAILED_PRECONDITION).
         """
         checks = Checks()
         epoch = checks.integer("epoch", epoch, 0, MAX_EPOCH)
@@ -297,6 +308,11 @@ class Feed(Stream):
                 raise Error(
                     Code.FAILED_PRECONDITION,
                     f"epoch: {epoch} is over; the earliest possible is {earliest}: a shared feed cannot go back, since other processes read it",
+                )
+            if self._queue and epoch > earliest:
+                raise Error(
+                    Code.FAILED_PRECONDITION,
+                    f"epoch: {epoch} is not the next one, {earliest}: a queue passes nothing over. To begin later, open every member with a state",
                 )
             if running and self._iterator() is not None:
                 self._next_epoch = epoch
