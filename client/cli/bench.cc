@@ -84,7 +84,8 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
     std::optional<Batch> batch = NextIfReady(feed, &ended);
     const bool was_ready = batch.has_value();
     const uint64_t took_ready = NanosecondsSince(asked);
-    if (!was_ready && !ended) batch = NextUnlessInterrupted(feed);
+    if (!was_ready && !ended)
+      batch = NextUnlessInterrupted(feed, start + std::chrono::duration_cast<Clock::duration>(limit));
     if (!batch) break;
     report.Add(batch->samples(), BatchBytes(*batch, outputs),
                was_ready ? took_ready : NanosecondsSince(asked), was_ready);

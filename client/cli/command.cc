@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/command.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cmath>
 
 #include "client/cli/json_field.h"
@@ -22,6 +25,13 @@ CLI::Validator Within(double min, double max) {
             return Printable(text) + " is not a number from " + Shown(min) + " to " + Shown(max);
           },
           "NUMBER"};
+}
+
+void PrintBeside(const std::string& output) {
+  struct stat file {};
+  struct stat out {};
+  if (::stat(output.c_str(), &file) != 0 || ::fstat(STDOUT_FILENO, &out) != 0) return;
+  if (file.st_dev == out.st_dev && file.st_ino == out.st_ino) (void)::dup2(STDERR_FILENO, STDOUT_FILENO);
 }
 
 }  // namespace pinfeed

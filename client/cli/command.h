@@ -38,6 +38,9 @@ class UsageError : public ToolError {
 // false.
 CLI::Validator Within(double min, double max);
 
+// What a command prints behind this goes to stderr if stdout is the file `output`, which it has written.
+void PrintBeside(const std::string& output);
+
 // Whether PINFEED_ADDRESS is set.
 bool EnvironmentNamesDaemon();
 // Chooses a daemon for commands that only read. If no daemon was named and none serves this user at the

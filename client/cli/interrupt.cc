@@ -28,9 +28,10 @@ bool WasInterrupted() {
   return g_interrupted != 0;
 }
 
-std::optional<Batch> NextUnlessInterrupted(Feed& feed) {
+std::optional<Batch> NextUnlessInterrupted(Feed& feed, std::chrono::steady_clock::time_point until) {
   for (;;) {
     if (WasInterrupted()) throw Interrupted();
+    if (std::chrono::steady_clock::now() >= until) return std::nullopt;
     try {
       return feed.Next(kLookAgain);
     } catch (const Error& error) {

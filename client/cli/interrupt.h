@@ -2,6 +2,7 @@
 // Handles Ctrl-C as a flag, so that a command can close its feed and print its report.
 #pragma once
 
+#include <chrono>
 #include <optional>
 
 #include "pinfeed/pinfeed.hpp"
@@ -14,7 +15,8 @@ struct Interrupted {};
 void CatchInterrupts();
 bool WasInterrupted();
 
-// Returns the next batch, without a time limit; nothing after the last epoch. Throws Interrupted.
-std::optional<Batch> NextUnlessInterrupted(Feed& feed);
+// Returns the next batch; nothing after the last epoch, or if none has come by `until`. Throws Interrupted.
+std::optional<Batch> NextUnlessInterrupted(
+    Feed& feed, std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 
 }  // namespace pinfeed

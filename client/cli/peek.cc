@@ -313,6 +313,7 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
     ContactSheet sheet(batch->samples(), images.height, images.width, images.channels);
     for (uint32_t i = 0; i < batch->samples(); ++i) sheet.Place(i, PixelsOf(images, i).data());
     sheet.Write(options.output);
+    PrintBeside(options.output);
     columns = sheet.columns();
     std::printf("%s: %s in %s\n\n", options.output.c_str(), Counted(batch->samples(), "image").c_str(),
                 Counted(sheet.rows(), "row").c_str());

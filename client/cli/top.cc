@@ -94,10 +94,12 @@ void RunTop(double interval, ToolContext& context) {
   Json now = Json::parse(StatusJson(context.address));  // an unreachable daemon is an error at the start
   Clock::time_point looked = Clock::now();
   double seconds = 0;
+  std::string failure;  // of the latest look
   const Terminal terminal;
   while (true) {
     const winsize size = Terminal::Size();
-    Terminal::Draw(TopScreen(before, now, seconds, size.ws_col, size.ws_row));
+    Terminal::Draw(failure.empty() ? TopScreen(before, now, seconds, size.ws_col, size.ws_row)
+                                   : Wrapped(failure, size));
     if (Terminal::WantsToQuit(Clock::now() + pause)) return;
     try {
       Json next = Json::parse(StatusJson(context.address));
@@ -106,9 +108,9 @@ void RunTop(double interval, ToolContext& context) {
       seconds = std::chrono::duration<double>(at - std::exchange(looked, at)).count();
       // Counters of a restarted daemon cannot be compared with the earlier ones.
       if (UintField(before, "server_epoch") != UintField(now, "server_epoch")) before = Json();
+      failure.clear();
     } catch (const Error& error) {
-      Terminal::Draw(Wrapped(Printable(error.what()), size));
-      if (Terminal::WantsToQuit(Clock::now() + pause)) return;
+      failure = Printable(error.what());
     }
   }
 }

@@ -95,10 +95,18 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
     if (share > largest) cause = name == "consumer" ? trainer : name == "group" ? "its group" : each;
     largest = std::max(largest, share);
   }
-  row.waited = std::min(row.waited, 1.0);
+  // Causes of waiting are told up to 2 s late, the waiting itself at once.
+  const double waits = before == nullptr ? 0
+                                         : Rate(DoubleField(*before, "wait_seconds"),
+                                                DoubleField(session, "wait_seconds"), seconds);
+  row.waited = std::min(std::max(row.waited, waits), 1.0);
   const std::string state = TextField(session, "state");
   std::string bound = AwaitsRequests(feed) ? "requests" : "-";
-  if (largest >= kShareWorthNaming) bound = cause + " " + Percent(std::min(largest, 1.0));
+  if (largest >= kShareWorthNaming) {
+    bound = cause + " " + Percent(std::min(largest, 1.0));
+  } else if (waits >= kShareWorthNaming) {
+    bound = TextField(feed, "state") == "waiting" ? "its group" : SessionBoundOn(session, feed);
+  }
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
   row.text =

@@ -102,6 +102,7 @@ void RunTrace(const TraceOptions& options, ToolContext& context) {
   if (result != PF_OK && listener.trace.spans() > 0) WriteFile(listener.trace, options.output);
   detail::Check(result);
   WriteFile(listener.trace, options.output);
+  PrintBeside(options.output);
   Report(listener.trace, options);
   if (WasInterrupted()) context.exit_status = kExitInterrupted;
 }

@@ -41,6 +41,9 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
         ->type_name(std::string(key.placeholder))
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  for (const std::string& argument : arguments)  // CLI11 would take the next argument for the value
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1)
+      return InvalidArgument("command line: " + argument + " has no value (see pinfeedd --help)");
   try {
     std::vector<std::string> reversed(arguments.rbegin(),
                                       arguments.rend());  // CLI11 expects a vector in reverse order

@@ -152,8 +152,8 @@ Result<std::chrono::milliseconds> ConfigValue::AsDuration(std::chrono::milliseco
   if (!text.ok() || !SplitUnit(*text, &number, &unit)) return Expected(expected);
   const Unit* found = FindUnit(kTimeUnits, unit);
   if (found == nullptr || number * found->factor < static_cast<double>(least.count()) ||
-      number * found->factor > 24 * 3600e3)
-    return Expected(expected);
+      number * found->factor > 24 * 3600e3 || (number > 0 && number * found->factor < 1))
+    return Expected(expected);  // less than 1 ms would be 0, which may mean something else
   return std::chrono::milliseconds(std::llround(number * found->factor));
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/daemon/daemon_main.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -47,6 +50,20 @@ void DeferReload() {
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
+// What is opened later must not become stdin, stdout or stderr, into which log lines would be written.
+void OpenStandardStreams() {
+  int fd = ::open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd >= 0) ::close(fd);
+}
+
+// What is asked for must not be cut off without a word.
+int PrintAndExit(std::string_view text) {
+  if (std::cout << text << std::flush) return 0;
+  std::cerr << "pinfeedd: write to stdout: " << std::strerror(errno) << '\n';
+  return kExitFailed;
+}
+
 // No daemon comes of this configuration: the service manager and the clients that wait are told.
 int RefuseConfig(const Status& status, bool private_mode) {
   std::cerr << "pinfeedd: " << status.message() << std::endl;
@@ -67,11 +84,9 @@ int Run(const std::vector<std::string>& arguments) {
   }
   switch (command_line->action) {
     case Action::kPrintAndExit:
-      std::cout << command_line->text;
-      return 0;
+      return PrintAndExit(command_line->text);
     case Action::kPrintConfig:
-      std::cout << PrintConfig(*command_line);
-      return 0;
+      return PrintAndExit(PrintConfig(*command_line));
     case Action::kCheck:
     case Action::kRun:
       break;
@@ -86,8 +101,7 @@ int Run(const std::vector<std::string>& arguments) {
       std::cerr << "pinfeedd: " << status.message() << '\n';
       return kExitConfig;
     }
-    std::cout << DescribeCheck(*command_line) << '\n';
-    return 0;
+    return PrintAndExit(DescribeCheck(*command_line) + '\n');
   }
   ReturnLargeObjects();
   BlockDaemonSignals();
@@ -104,6 +118,7 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int DaemonMain(int argc, char** argv) {
+  OpenStandardStreams();
   DeferReload();
   try {
     return Run({argv + 1, argv + argc});

@@ -76,7 +76,7 @@ struct FeedSnapshot {
 struct ParticipantSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
-  uint64_t oldest_lease_ns = 0;  // age of its oldest batch
+  uint64_t oldest_lease_ns = 0;  // for how long it has held a batch, or taken none of those that are ready
   // kConsumer: the feed had no free slot and this session held some. kGroup: other sessions held more.
   StallTimes stall_ns{};
   std::optional<StallShares> recent;

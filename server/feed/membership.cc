@@ -148,6 +148,7 @@ void Membership::Publish(Participant& participant, const BatchDescriptor& batch,
   Participant::Lease& lease = participant.leases[batch.slot];
   lease.generation = batch.generation;
   lease.sequence = participant.pages->published();
+  lease.taken_at = {};
   trace_.Publishing(participant.trace, *participant.pages, batch, trace_ns);
   const bool published = participant.pages->Publish(batch);
   if (published && std::ranges::find(published_, participant.pages) == published_.end())
@@ -208,7 +209,9 @@ ParticipantSnapshot Membership::Snapshot(const Participant& participant, Clock::
     // Released slots do not count, even if the feed has not read the word yet: clients rarely ring.
     if (!participant.Holds(slot)) continue;
     ++snapshot.slots_lent;
-    snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - lent_[slot].since));
+    Clock::time_point since = participant.leases[slot].taken_at;
+    if (since == Clock::time_point()) since = std::max(lent_[slot].since, participant.seen_taken_at);
+    snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - since));
   }
   return snapshot;
 }

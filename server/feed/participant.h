@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,9 +50,10 @@ struct Participant {
   };
   // This participant's lease of one slot.
   struct Lease {
-    uint64_t generation = 0;  // lent and not yet released; 0: none
-    uint64_t sequence = 0;    // the batch's sequence number in its publish page
-    uint64_t seen_word = 0;   // the release word when last read
+    uint64_t generation = 0;                              // lent and not yet released; 0: none
+    uint64_t sequence = 0;                                // the batch's sequence number in its publish page
+    uint64_t seen_word = 0;                               // the release word when last read
+    std::chrono::steady_clock::time_point taken_at = {};  // when its client was first seen to have taken it
   };
 
   Participant() = default;
@@ -74,6 +76,14 @@ struct Participant {
   // The CLOCK_MONOTONIC time since when the client reports that it waits for a batch; 0: it does not.
   // Untrusted, as above.
   int64_t WaitsSince() const { return static_cast<int64_t>(pages->Stats().waiting_since_ns); }
+  // Its client reports that it has taken so many batches.
+  void SeeTaken(uint64_t batches, std::chrono::steady_clock::time_point now) {
+    if (std::exchange(seen_taken, batches) == batches) return;
+    seen_taken_at = now;
+    for (Lease& lease : leases)
+      if (lease.sequence < batches && lease.taken_at == std::chrono::steady_clock::time_point())
+        lease.taken_at = now;
+  }
   // Whether the client has not released the slot yet, by the current release word, which the feed may not
   // have read.
   bool Holds(size_t slot) const {
@@ -93,8 +103,10 @@ struct Participant {
 
   Role role = Role::kNone;
   std::array<Lease, kMaxSlots> leases = {};
-  uint64_t waited_ns = 0;      // the trainer's total waiting when last read
-  uint64_t waited_now_ns = 0;  // the part of waited_ns since the previous read
+  uint64_t seen_taken = 0;  // batches that its client had taken when last read
+  std::chrono::steady_clock::time_point seen_taken_at = {};  // when that was last seen to change
+  uint64_t waited_ns = 0;                                    // the trainer's total waiting when last read
+  uint64_t waited_now_ns = 0;                                // the part of waited_ns since the previous read
   uint64_t ignored_releases = 0;
   StallSums stalls = {};
   RecentStalls recent = {};

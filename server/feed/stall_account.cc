@@ -25,7 +25,9 @@ void StallAccount::Account(const Membership& membership, const State& state) {
   // Clients write these words, so they are untrusted and limited to the elapsed time.
   uint64_t waited = 0;
   for (Participant* member : membership.members()) {
-    const uint64_t total = WaitedNs(member->pages->Stats(), Nanoseconds(now.time_since_epoch()));
+    const ControlPages::ClientStats stats = member->pages->Stats();
+    member->SeeTaken(stats.taken, now);
+    const uint64_t total = WaitedNs(stats, Nanoseconds(now.time_since_epoch()));
     member->waited_now_ns = total > member->waited_ns ? std::min(total - member->waited_ns, elapsed) : 0;
     member->waited_ns = total;
     waited += member->waited_now_ns;

@@ -365,7 +365,8 @@ constexpr auto kSession = std::to_array<FigureRow<SessionSnapshot>>({
      "Batches of a session that are ready to be taken."},
     {"slots_held", kGauge, kStatus, Of<&S::slots_held>, "Batches of a session that its trainer holds."},
     {"lease_age_seconds", kGauge, kAttached, Of<&S::oldest_lease_seconds>,
-     "Age of the oldest batch of a session; 0: it has none."},
+     "Time for which the trainer of a session has held a batch, or taken none of those that are ready; 0: it "
+     "has no batch."},
     {"wait_seconds", kCounter, kStatus, Of<&S::wait_seconds>,
      "Time for which the trainer has waited, as the client reports it."},
     {"stall_seconds", kCounter, kAttached, Of<&S::stall_ns>,

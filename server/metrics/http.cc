@@ -210,7 +210,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
   Result<UniqueFd> listener = ListenTcp(options.listen, kBacklog);
   if (!listener.ok()) {
     return Unavailable("listen for HTTP on " + options.listen + ": " + listener.status().message() +
-                       "; is the port in use? choose another with http_listen");
+                       "; is the port in use, and the address one of this host's? change http_listen");
   }
   ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));
   ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create());

@@ -36,7 +36,7 @@ struct SessionSnapshot {
   double wait_seconds = 0;          // reported by the client, at most the session's age
   uint32_t slots_lent = 0;          // published, not yet released
   uint32_t slots_held = 0;          // part of slots_lent that the client reports as taken; the rest is ready
-  double oldest_lease_seconds = 0;  // age of its oldest batch; 0: it has none
+  double oldest_lease_seconds = 0;  // see ParticipantSnapshot; 0: it has no batch
   StallTimes stall_ns{};            // while attached
   std::optional<StallShares> recent;  // recent shares of stall_ns, once known
   uint64_t ignored_releases = 0;

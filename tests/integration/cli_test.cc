@@ -78,6 +78,7 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
       {{"bnech"}, "bnech"},
       {{"bench", "x", "--batch-size", "-3"}, "--batch-size"},
       {{"bench", "x", "--batchsize", "3"}, "not expected: --batchsize 3 (see pinfeed --help)"},
+      {{"bench", "x", "--seconds=", "3"}, "--seconds= has no value"},
       {{"bench", "x", "--seconds", "nan"}, "nan is not a number"},
       {{"bench", "x", "--seconds", "inf"}, "inf is not a number"},
       {{"bench", "x", "--seconds", "-1"}, "-1 is not a number"},

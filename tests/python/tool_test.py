@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -122,6 +123,36 @@ def test_peek_of_one_image(daemon, images, tmp_path):
     assert status == 0, err
     assert out.splitlines()[0] == "peek.png: 1 image in 1 row"
     assert Image.open(tmp_path / "peek.png").size == (128 + 2 * GAP, 128 + 2 * GAP)
+
+
+@pytest.mark.parametrize("through", ["pipe", "file"])
+def test_a_sheet_for_stdout_comes_alone(daemon, images, tmp_path, through):
+    command = [TOOL, "--address", daemon.address, "peek", images, "-n", "2", "-o", "/dev/stdout"]
+    if through == "pipe":
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+        sheet = done.stdout
+    else:
+        with open(tmp_path / "sheet.png", "wb") as file:
+            done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, timeout=60, check=True)
+        sheet = (tmp_path / "sheet.png").read_bytes()
+    assert sheet.startswith(b"\x89PNG") and sheet.endswith(b"IEND\xaeB`\x82")
+    assert done.stderr.startswith(b"/dev/stdout: 2 images in 1 row")
+
+
+def test_bench_ends_in_time_where_no_batch_comes(images, tmp_path):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(images))
+    command = [TOOL, "--address", daemon.address, "bench", images, "--seconds", "3", "--transforms", '[{"resize": {"size": [8, 8]}}]', "--step-ms", "1"]
+    bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not re.search(r'"batches_taken": "[1-9]', tool(daemon, "status", "--json")[1]):
+        assert time.monotonic() < deadline and bench.poll() is None
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        out, err = bench.communicate(timeout=60)
+        assert bench.returncode == 1 and "DEADLINE_EXCEEDED" in err, out + err
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.stop()
 
 
 def test_datasets_say_what_images_are(images, tmp_path):

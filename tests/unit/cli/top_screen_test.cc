@@ -60,6 +60,19 @@ TEST(TopScreenTest, WaitingForAnotherOfTheGroupIsWaiting) {
   EXPECT_THAT(lines[6], HasSubstr(" 90%  its group 90%"));
 }
 
+TEST(TopScreenTest, WaitingShowsBeforeItsCauseIsKnown) {
+  Json before = Session(1, "slow.py", 100, 5, 10);
+  Json now = before;
+  before["wait_seconds"] = 3;
+  now["wait_seconds"] = 5;
+  now["recent"] = {{"read", 0.8}};
+  const std::vector<std::string> lines = TopScreen(Status(1, {before}), Status(1, {now}), 2, 80, 24);
+  EXPECT_THAT(lines[6], HasSubstr("100%  read 80%"));
+  Json waiting = Status(1, {now});
+  waiting["feeds"][0]["state"] = "waiting";
+  EXPECT_THAT(TopScreen(Status(1, {before}), waiting, 2, 80, 24)[6], HasSubstr("100%  its group"));
+}
+
 TEST(TopScreenTest, FitsAnyTerminalAndSaysWhatIsLeftOut) {
   std::vector<Json> sessions;
   for (int i = 1; i <= 40; ++i)

@@ -159,6 +159,8 @@ TEST(ConfigTest, RefusesUnknownFlagsAndMissingValues) {
   EXPECT_THAT(ParseCommandLine({"--one", "two", "--three"}, {}),
               StatusIs(Code::kInvalidArgument, HasSubstr("not expected: --one two --three (")));
   EXPECT_THAT(ParseCommandLine({"stray"}, {}), StatusIs(Code::kInvalidArgument, HasSubstr("stray")));
+  EXPECT_THAT(ParseCommandLine({"--socket-group=", "--workers=4"}, {}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("--socket-group= has no value")));
 }
 
 TEST(ConfigTest, ReadsSizesSharesAndTimes) {
@@ -222,6 +224,8 @@ TEST(ConfigTest, NoClientCouldConnectInNoTime) {
   EXPECT_THAT(ParseCommandLine({"--pending-timeout=0"}, {}),
               StatusIs(Code::kInvalidArgument, HasSubstr("a time from 1 ms to 24 hours")));
   EXPECT_OK(ParseCommandLine({"--drain-timeout=0"}, {}).status());
+  EXPECT_THAT(ParseCommandLine({"--stuck-timeout=0.4ms"}, {}),  // 0 would be never
+              StatusIs(Code::kInvalidArgument, HasSubstr("stuck_timeout: expected a time from 0 ms")));
 }
 
 TEST(ConfigTest, AModeIsNotReadAsADecimalNumber) {

@@ -102,6 +102,31 @@ TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
   EXPECT_GE(feed->Snapshot().lent.sum_ns, 4 * kWhileNs);
 }
 
+TEST_F(FeedStallTest, ABatchAgesFromWhenItIsTakenAndThoseBehindItFromThenToo) {
+  const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
+  AttachedClient client(*feed, Sampler::Start{});
+  WaitFor([&] { return feed->Snapshot().slots_lent == 4; });
+  const auto age = [&] {
+    (void)feed->Snapshot();  // looks at what the client has taken
+    return std::chrono::nanoseconds(feed->SnapshotOf(client.participant()).oldest_lease_ns);
+  };
+  LetRun(*feed);
+  const auto published = std::chrono::steady_clock::now() - age();
+  const BatchDescriptor first = *client.Next();
+  const auto just_taken = age();
+  EXPECT_LT(just_taken,
+            std::chrono::steady_clock::now() - published - std::chrono::nanoseconds(kWhileNs / 2));
+  LetRun(*feed);
+  EXPECT_GE(age().count(), kWhileNs) << "it is held";
+  const auto before_next = std::chrono::steady_clock::now();
+  const BatchDescriptor second = *client.Next();
+  EXPECT_GE(age().count(), kWhileNs) << "the first one is held still";
+  client.Release(first, *feed);
+  const auto of_second = age();
+  EXPECT_LE(of_second, std::chrono::steady_clock::now() - before_next);
+  client.Release(second, *feed);
+}
+
 TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
   Open(Sharing::kBroadcast, 0, 1000, 4);
   const auto& feed = feed_;

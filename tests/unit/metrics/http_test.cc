@@ -181,9 +181,8 @@ TEST_F(HttpTest, EndsWithConnectionsOpen) {
 
 TEST_F(HttpTest, PortInUseIsNamed) {
   const std::string listen = "127.0.0.1:" + std::to_string(server_->port());
-  EXPECT_THAT(
-      HttpServer::Create({listen, {}, {}, {}, {}, &refusals_}),
-      StatusIs(Code::kUnavailable, AllOf(HasSubstr(listen), HasSubstr("choose another with http_listen"))));
+  EXPECT_THAT(HttpServer::Create({listen, {}, {}, {}, {}, &refusals_}),
+              StatusIs(Code::kUnavailable, AllOf(HasSubstr(listen), HasSubstr("change http_listen"))));
 }
 
 }  // namespace
