@@ -31,6 +31,7 @@ void PrintBeside(const std::string& output) {
   struct stat file {};
   struct stat out {};
   if (::stat(output.c_str(), &file) != 0 || ::fstat(STDOUT_FILENO, &out) != 0) return;
+  if (S_ISCHR(file.st_mode)) return;  // a terminal, or /dev/null
   if (file.st_dev == out.st_dev && file.st_ino == out.st_ino) (void)::dup2(STDERR_FILENO, STDOUT_FILENO);
 }
 

@@ -229,8 +229,9 @@ void PrintSessions(const Json& status) {
     const bool waits = session["feed_runs"].get<bool>() && UintField(session, "slots_ready") == 0 &&
                        UintField(session, "slots_held") <= 1;
     if (const double age = DoubleField(session, "lease_age_seconds"); age > kLongLeaseSeconds && !waits) {
-      std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
-                  id.c_str(), name.c_str(), std::to_string(UintField(session, "pid")).c_str(),
+      std::printf("session %s (%s, pid %s) has %s for %s: is its process stopped or hanging?\n", id.c_str(),
+                  name.c_str(), std::to_string(UintField(session, "pid")).c_str(),
+                  UintField(session, "slots_held") > 0 ? "held a batch" : "taken no batch",
                   Duration(age).c_str());
     }
     if (const uint64_t copied = UintField(session, "batches_copied"); copied > 0) {

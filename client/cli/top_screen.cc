@@ -99,13 +99,19 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   const double waits = before == nullptr ? 0
                                          : Rate(DoubleField(*before, "wait_seconds"),
                                                 DoubleField(session, "wait_seconds"), seconds);
-  row.waited = std::min(std::max(row.waited, waits), 1.0);
+  if (!AwaitsRequests(feed)) row.waited = std::max(row.waited, waits);  // else it waits as it should
+  row.waited = std::min(row.waited, 1.0);
   const std::string state = TextField(session, "state");
   std::string bound = AwaitsRequests(feed) ? "requests" : "-";
   if (largest >= kShareWorthNaming) {
     bound = cause + " " + Percent(std::min(largest, 1.0));
   } else if (waits >= kShareWorthNaming) {
-    bound = TextField(feed, "state") == "waiting" ? "its group" : SessionBoundOn(session, feed);
+    // Of the last 15 s, in which the trainer may have been slow before it began to wait.
+    const std::string lately = SessionBoundOn(session, feed);
+    if (TextField(feed, "state") == "waiting")
+      bound = "its group";
+    else if (!lately.starts_with(trainer))
+      bound = lately;
   }
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");

@@ -181,7 +181,7 @@ TEST(DaemonStartTest, RefusesAnHttpPortInUse) {
   ASSERT_EQ(::listen(taken.get(), 1), 0);
   ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   ExpectRefusal({"--http-listen=127.0.0.1:" + std::to_string(ntohs(address.sin_port))}, kExitFailed,
-                "choose another with http_listen");
+                "change http_listen");
 }
 
 TEST(DaemonStartTest, EndsOnSigtermAndLeavesNoSocket) {

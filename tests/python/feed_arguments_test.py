@@ -79,11 +79,11 @@ REFUSED = [
     ({"address": "/run/\ud800"}, "address: '/run/\\ud800' is not the path"),
     ({"address": b"/run/a.sock"}, "address: b'/run/a.sock' is not the path"),
     ({"address": 7}, "address: 7 is not the path of the daemon's socket"),
-    ({"timeout": "1"}, "timeout: '1' is not a number of seconds, at least 0, or None for no limit"),
+    ({"timeout": "1"}, "timeout: '1' is not a number of seconds, from 0 to 1e9, or None for no limit"),
     ({"timeout": float("nan")}, "timeout: nan is not a number of seconds"),
-    ({"open_timeout": None}, "open_timeout: None is not a number of seconds, at least 0.001"),
-    ({"open_timeout": 0}, "open_timeout: 0 is not a number of seconds, at least 0.001"),
-    ({"reconnect_timeout": -1}, "reconnect_timeout: -1 is not a number of seconds, at least 0, or None for no limit"),
+    ({"open_timeout": None}, "open_timeout: None is not a number of seconds, from 0.001 to 1e9"),
+    ({"open_timeout": 0}, "open_timeout: 0 is not a number of seconds, from 0.001 to 1e9"),
+    ({"reconnect_timeout": -1}, "reconnect_timeout: -1 is not a number of seconds, from 0 to 1e9, or None for no limit"),
     ({"reconnect_timeout": float("inf")}, "reconnect_timeout: inf is not a number of seconds"),
 ]
 

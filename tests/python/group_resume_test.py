@@ -102,6 +102,25 @@ def test_a_state_of_a_queue_that_comes_back_to_earlier_epochs_is_its_own(daemon,
             feed.load_state_dict({**state, "cursor": {**state["cursor"], "epoch": "5"}})
 
 
+@pytest.mark.parametrize("taken", [5, BATCHES], ids=["in an epoch", "behind its last batch"])
+def test_a_queue_that_continues_an_epoch_may_go_on_to_the_next(daemon, arrays, taken):
+    """As a program that was stopped within its last step, or left its loop, and counts on."""
+
+    def opened(**more):
+        return pinfeed.open(arrays, address=daemon.address, framework="numpy", **options_of(f"goes on {taken}", share="queue", group_size=1, **more))
+
+    with opened() as feed:
+        for _, batch in zip(range(taken), feed):
+            del batch
+        state = json.loads(json.dumps(feed.state_dict()))
+    with opened(state=state) as feed:
+        with pytest.raises(pinfeed.Error, match="2 is not the next one, 0"):
+            feed.set_epoch(2)
+        feed.set_epoch(1)
+        batch = next(iter(feed))
+        assert (batch.epoch, batch.index) == divmod(taken, BATCHES)
+
+
 def test_who_joins_a_running_broadcast_is_told(daemon, arrays, caplog):
     options = options_of("joined late", group_size=1)
 

@@ -68,6 +68,8 @@ TEST(TopScreenTest, WaitingShowsBeforeItsCauseIsKnown) {
   now["recent"] = {{"read", 0.8}};
   const std::vector<std::string> lines = TopScreen(Status(1, {before}), Status(1, {now}), 2, 80, 24);
   EXPECT_THAT(lines[6], HasSubstr("100%  read 80%"));
+  now["recent"] = {{"consumer", 0.8}};  // it was slow before
+  EXPECT_THAT(TopScreen(Status(1, {before}), Status(1, {now}), 2, 80, 24)[6], HasSubstr("100%  -"));
   Json waiting = Status(1, {now});
   waiting["feeds"][0]["state"] = "waiting";
   EXPECT_THAT(TopScreen(Status(1, {before}), waiting, 2, 80, 24)[6], HasSubstr("100%  its group"));

@@ -52,8 +52,9 @@ class RequestBatch:
     def answer(self, outputs: Union[Sequence[Any], BaseException]) -> int:
         """Answers the requests, in the batch's order: with bytes, an array or a tensor each, whose bytes the client gets,
         or with an exception, which its future raises as `pinfeed.Error`. An array or a tensor for the batch is a
-        sequence of its rows; a tuple of them is refused, as models return tuples of several outputs. One exception answers all requests. Returns how many requests still waited: others were
-        cancelled, or late. Once only: after that, `Error`.
+        sequence of its rows; a tuple of them is refused, as models return tuples of several outputs. One exception
+        answers all requests. Returns how many requests still waited: others were cancelled, or late. Once only: after
+        that, `Error`.
         """
         return self._batcher._answer(self, outputs)
 
@@ -138,7 +139,7 @@ class Batcher:
                 spec,
                 Rank(0, 1, "arguments"),
                 framework=framework,
-                zero_copy=None,  # views would keep a slot for each process that waits with its last batch in a variable, which may be all slots
+                zero_copy=None,  # views in a variable of each waiting process could keep all slots
                 address=address,
                 common=common("Batcher", name),
                 device=device,

@@ -118,12 +118,14 @@ class BatcherClient:
                 self._futures[slot] = future
                 left = max(until - time.monotonic(), 0.000001)
                 self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
-        except BaseException:
+        except BaseException as error:
             if not sent:  # else the slot becomes free with the answer
                 with self._lock:
                     self._futures.pop(slot, None)
                     self._free.append(slot)
                     self._changed.notify()
+            if isinstance(error, ValueError):  # `close` in another thread has taken the memory
+                self._check()
             raise
         return future
 

@@ -309,7 +309,7 @@ class Feed(Stream):
                     Code.FAILED_PRECONDITION,
                     f"epoch: {epoch} is over; the earliest possible is {earliest}: a shared feed cannot go back, since other processes read it",
                 )
-            if self._queue and epoch > earliest:
+            if self._queue and epoch > earliest + self._continues_epoch():
                 raise Error(
                     Code.FAILED_PRECONDITION,
                     f"epoch: {epoch} is not the next one, {earliest}: a queue passes nothing over. To begin later, open every member with a state",
@@ -319,6 +319,13 @@ class Feed(Stream):
             elif self._phase != _PLACED or epoch != self._epoch:
                 self._end_iteration()
                 self._epoch = epoch
+
+    def _continues_epoch(self) -> bool:
+        """Returns whether the next ``for`` would continue an epoch of which batches were taken, as a state says."""
+        if self._phase != _PLACED:
+            return False
+        cursor = json.loads(self._get_cursor())
+        return self._ended or (int(cursor.get("epoch", 0)) == self._epoch and int(cursor.get("position", 0)) > 0)
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position after the last batch that was yielded, to be saved with the model.
