@@ -181,7 +181,7 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
         thread.start()
         held = next(iter(slow))
         rows, deadline = {}, time.monotonic() + 60
-        while not (re.search(r"session \d+ \(slowjob\) \d+%$", rows.get("fastjob", "")) and re.search(r"trainer \d+%$", rows["slowjob"]) and "has held a batch for" in out):
+        while not (re.search(r"session \d+ \(slowjob\) \d+%$", rows.get("fastjob", "")) and re.search(r"trainer \d+%$", rows["slowjob"]) and "has taken no batch for" in out):
             assert time.monotonic() < deadline, out
             status, out, err = tool(daemon, "status")
             assert status == 0, err
@@ -189,7 +189,7 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
             time.sleep(0.1)
         number = rows["slowjob"].split()[0]
         assert re.search(rf"session {number} \(slowjob\): batches wait for it \(\d+% of the time lately\)$", out, re.MULTILINE), out
-        assert re.search(rf"^session {number} \(slowjob, pid {os.getpid()}\) has held a batch for (\d+\.\d s|\d+ min \d+ s): is its process stopped", out, re.MULTILINE), out
+        assert re.search(rf"^session {number} \(slowjob, pid {os.getpid()}\) has taken no batch for (\d+\.\d s|\d+ min \d+ s): is its process stopped", out, re.MULTILINE), out
         assert "(fastjob, pid" not in out
         del held
         slow.close()
