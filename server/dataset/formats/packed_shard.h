@@ -3,9 +3,9 @@
 // may be damaged or forged. Out: the bytes; or the index, all checked.
 //
 // The bytes: numbers of 64 bits (the shard's size, files that were passed over, samples, bytes of their keys,
-// fields, labels), 32 bits for where each key ends, and the keys; then for each field, in ascending order of their
-// names, 32 bits for the length of its name, the name, and offset and size of each sample's file; then the
-// labels, if the index has them.
+// fields, labels), 32 bits for where each key ends, and the keys; then for each field, in ascending order of
+// their names, 32 bits for the length of its name, the name, and offset and size of each sample's file; then
+// the labels, if the index has them.
 #pragma once
 
 #include <cstdint>
