@@ -75,17 +75,17 @@ uint64_t BatchBytes(const Batch& batch, const std::vector<TensorView>& outputs) 
 void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
   const std::vector<TensorView> outputs = feed.Outputs();
   const Clock::time_point start = Clock::now();
-  const auto limit = std::chrono::duration<double>(options.seconds);
+  const Clock::time_point until =
+      start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
   ProgressBar bar;
-  while (Clock::now() - start < limit && (options.batches == 0 || report.batches() < options.batches)) {
+  while (Clock::now() < until && (options.batches == 0 || report.batches() < options.batches)) {
     if (WasInterrupted()) break;
     const Clock::time_point asked = Clock::now();
     bool ended = false;
     std::optional<Batch> batch = NextIfReady(feed, &ended);
     const bool was_ready = batch.has_value();
     const uint64_t took_ready = NanosecondsSince(asked);
-    if (!was_ready && !ended)
-      batch = NextUnlessInterrupted(feed, start + std::chrono::duration_cast<Clock::duration>(limit));
+    if (!was_ready && !ended) batch = NextUnlessInterrupted(feed, until);
     if (!batch) break;
     report.Add(batch->samples(), BatchBytes(*batch, outputs),
                was_ready ? took_ready : NanosecondsSince(asked), was_ready);

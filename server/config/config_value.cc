@@ -151,10 +151,12 @@ Result<std::chrono::milliseconds> ConfigValue::AsDuration(std::chrono::milliseco
   std::string_view unit;
   if (!text.ok() || !SplitUnit(*text, &number, &unit)) return Expected(expected);
   const Unit* found = FindUnit(kTimeUnits, unit);
-  if (found == nullptr || number * found->factor < static_cast<double>(least.count()) ||
-      number * found->factor > 24 * 3600e3 || (number > 0 && number * found->factor < 1))
-    return Expected(expected);  // less than 1 ms would be 0, which may mean something else
-  return std::chrono::milliseconds(std::llround(number * found->factor));
+  if (found == nullptr) return Expected(expected);
+  const double milliseconds = number * found->factor;
+  const bool vanishes = milliseconds > 0 && milliseconds < 1;  // it would be 0, which may mean something else
+  if (milliseconds < static_cast<double>(least.count()) || milliseconds > 24 * 3600e3 || vanishes)
+    return Expected(expected);
+  return std::chrono::milliseconds(std::llround(milliseconds));
 }
 
 }  // namespace pinfeed

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that are loaded into a loader in use, or into one with other workers: nothing is lost, repeated or drawn twice without a word."""
+"""States that are loaded into a loader in use, or into one with other workers: nothing is lost, repeated or drawn twice without a word.
+
+Long because: each kind of dataset that goes back, or cannot, is a class.
+"""
 
 import os
 import pickle

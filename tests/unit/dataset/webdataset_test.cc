@@ -202,19 +202,22 @@ TEST_F(WebdatasetTest, TheErrorOfTheFirstShardIsTold) {
 }
 
 TEST_F(WebdatasetTest, AShardThatChangesIsAnErrorAndNotOtherBytes) {
-  Shard("a.tar", {{"1.jpg", "one"}, {"1.cls", "1"}});
+  // With a label that is no integer, labels are read with the samples.
+  Shard("a.tar", {{"1.jpg", "one"}, {"1.cls", "1"}, {"2.jpg", "two"}, {"2.cls", "cat"}});
   const auto written = fs::last_write_time(dir_ / "set/a.tar");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
   EXPECT_EQ(Bytes(*dataset, 0, 0), "one");
+  EXPECT_EQ(Label(*dataset, 0).value(), 1);
   // Of the same size, and with the time that it had. The clock of the file system may not have moved on at
   // once.
   const int64_t before = ChangedNs();
   while (ChangedNs() == before) {
-    Shard("b", {{"1.cls", "1"}, {"1.jpg", "one"}});
+    Shard("b", {{"1.cls", "1"}, {"1.jpg", "one"}, {"2.jpg", "two"}, {"2.cls", "cat"}});
     fs::last_write_time(dir_ / "set/b", written);
     fs::rename(dir_ / "set/b", dir_ / "set/a.tar");
   }
   EXPECT_THAT(Bytes(*dataset, 0, 0), HasSubstr("open the dataset again"));
+  EXPECT_THAT(Label(*dataset, 0), StatusIs(Code::kDataLoss, HasSubstr("a.tar")));
 }
 
 TEST_F(WebdatasetTest, LabelsAreReadWhenTheDatasetIsOpened) {

@@ -86,9 +86,7 @@ class Feed(Stream):
         if opened.resumed is not None:
             self._set_position(opened.resumed)
         else:
-            cursor = json.loads(self._get_cursor())
-            self._epoch = int(cursor.get("epoch", 0))  # a running group's current epoch
-            position = int(cursor.get("position", 0))
+            self._epoch, position = self._place()  # a running group's, if there is one
             if self._shared and not self._queue and (self._epoch or position):
                 logger.warning(
                     "group %r had begun before this feed joined: it gets what comes from sample %d of epoch %d on, and nothing from before. Give group_size, "
@@ -322,10 +320,13 @@ class Feed(Stream):
 
     def _continues_epoch(self) -> bool:
         """Returns whether the next ``for`` would continue an epoch of which batches were taken, as a state says."""
-        if self._phase != _PLACED:
-            return False
+        epoch, position = self._place()
+        return self._phase == _PLACED and (self._ended or (epoch == self._epoch and position > 0))
+
+    def _place(self) -> Tuple[int, int]:
+        """Returns the epoch and the position in it, in samples of all ranks, of the session's next batch."""
         cursor = json.loads(self._get_cursor())
-        return self._ended or (int(cursor.get("epoch", 0)) == self._epoch and int(cursor.get("position", 0)) > 0)
+        return int(cursor.get("epoch", 0)), int(cursor.get("position", 0))
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position after the last batch that was yielded, to be saved with the model.
