@@ -29,14 +29,23 @@ namespace {
 
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls in progress when the gRPC server stops
 
+constexpr rlim_t kMinDescriptors = 128;  // about twice what a daemon with one session has open
+
 // Each session takes several descriptors. The soft limit is often 1024 because of select(2), which the daemon
 // does not use.
-void RaiseDescriptorLimit() {
+Status RaiseDescriptorLimit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return OkStatus();
+  if (limit.rlim_max < kMinDescriptors) {
+    return ResourceExhausted("this process may open " + std::to_string(limit.rlim_max) +
+                             " descriptors, and needs at least " + std::to_string(kMinDescriptors) +
+                             "; raise the limit (LimitNOFILE= of the unit, ulimit -n)");
+  }
+  if (limit.rlim_cur == limit.rlim_max) return OkStatus();
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
     spdlog::warn("cannot raise the limit on descriptors: errno {}", errno);
+  return OkStatus();
 }
 
 // The same part of all readers as a user may have of the workers.
@@ -92,7 +101,7 @@ Status Daemon::Create() {
   const Config& config = running_.config();
   RETURN_IF_ERROR(service_.Open(!running_.command_line().private_mode));
   service_.Starting("starting");
-  RaiseDescriptorLimit();
+  RETURN_IF_ERROR(RaiseDescriptorLimit());
   ASSIGN_OR_RETURN(UniqueFd lifetime, Inherited(running_.command_line().lifetime_fd, "--lifetime-fd"));
   ASSIGN_OR_RETURN(ready_fd_, Inherited(running_.command_line().ready_fd, "--ready-fd"));
   RETURN_IF_ERROR(events_.Open(std::move(lifetime)));
@@ -242,7 +251,7 @@ Status Daemon::OpenHttp() {
                                        [this] { return state_.ready(); }, &parts_->refusals}));
   ASSIGN_OR_RETURN(parts_->http_port_file,
                    WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
-  spdlog::info("HTTP on port {}", parts_->http->port());
+  spdlog::info("HTTP on {}, port {}", running_.config().http_listen, parts_->http->port());
   return OkStatus();
 }
 
@@ -257,7 +266,9 @@ Status Daemon::AnnounceReady() {
   RETURN_IF_ERROR(state_.failure());
   parts_->health->SetServing(true);
   state_.Announce();
-  spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
+  const std::string& file = running_.command_line().config_file;
+  spdlog::info("pinfeedd {} {}, pid {}, {}", kVersion, ServingText(), ::getpid(),
+               file.empty() ? "without a configuration file" : "configured by " + QuotePath(file));
   service_.Ready(ServingText());
   if (ready_fd_) {
     constexpr std::string_view kReady = "ready\n";

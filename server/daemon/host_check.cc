@@ -141,12 +141,11 @@ std::vector<std::string> MissingWarnings(const CommandLine& before, const Comman
   return warnings;
 }
 
-Status CheckHost(const CommandLine& command_line) {
+std::vector<std::string> StartFaults(const CommandLine& command_line) {
   const Config& config = command_line.config;
-  std::string faults;
+  std::vector<std::string> faults;
   const auto note = [&](const std::string& key, const Status& status) {
-    if (status.ok()) return;
-    faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
+    if (!status.ok()) faults.push_back(command_line.origins.at(key) + ": " + status.message());
   };
   const Result<uint64_t> pool_bytes = PoolBytes(config.pool_bytes);
   note("pool_bytes", pool_bytes.status());
@@ -154,6 +153,17 @@ Status CheckHost(const CommandLine& command_line) {
     note("cache_bytes", CacheBytes(config.cache_bytes, *pool_bytes).status());
   const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
   note("socket_group", !group.ok() ? group.status() : *group ? CheckGroup(**group) : OkStatus());
+  return faults;
+}
+
+Status CheckHost(const CommandLine& command_line) {
+  const Config& config = command_line.config;
+  std::string faults;
+  const auto add = [&](const std::string& fault) { faults += (faults.empty() ? "" : "\n") + fault; };
+  const auto note = [&](const std::string& key, const Status& status) {
+    if (!status.ok()) add(command_line.origins.at(key) + ": " + status.message());
+  };
+  for (const std::string& fault : StartFaults(command_line)) add(fault);
   note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
   if (!config.admin_listen.empty()) {
     const Result<TlsIdentity> identity = ReadAdminIdentity(config);

@@ -39,6 +39,10 @@ Status WithOrigin(const Status& status, const CommandLine& command_line);
 std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
                                          const std::function<void(std::string)>& at);
 
+// What Start would refuse of the sizes of pool and cache, and of the group. Each fault has the origin of its
+// value.
+std::vector<std::string> StartFaults(const CommandLine& command_line);
+
 // Checks the configuration against this host, for --check. Covers what Start refuses: the sizes of pool and
 // cache, the group, the socket directory and the admin endpoint's files. Also covers what may appear later
 // with a mount: the allowed roots, and every named dataset, which is opened as for a feed. kInvalidArgument

@@ -23,6 +23,8 @@ Result<LoadedConfig> LoadConfig(const ReadConfig& read, const CommandLine& runni
     out.identity = *std::move(identity);
     out.warnings = ValidityWarnings(config, *out.identity);
   }
+  for (const std::string& fault : StartFaults(out.command_line))
+    out.warnings.push_back(fault + "; a restart with this value would fail");
   for (const std::string& overridden : out.command_line.overridden) out.warnings.push_back(overridden);
   for (std::string& missing : MissingWarnings(running, out.command_line, at))
     out.warnings.push_back(std::move(missing));

@@ -249,6 +249,12 @@ def test_a_group_that_the_daemon_is_not_in_is_the_configurations_fault(tmp_path)
     assert done.returncode == 0, done.stderr
 
 
+def test_a_start_with_too_few_descriptors_says_so(tmp_path):
+    few = ["prlimit", "--nofile=40:40", os.environ["PINFEED_DAEMON"], "--socket-dir", str(tmp_path), "--pool-bytes", "64MiB"]
+    done = subprocess.run(few, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "this process may open 40 descriptors" in done.stderr and "LimitNOFILE" in done.stderr
+
+
 def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
     config = tmp_path / "pinfeed.toml"
     config.write_text("workers = 3\n")

@@ -102,6 +102,16 @@ def test_a_reload_of_what_needs_a_restart_alone_does_not_say_that_nothing_change
     assert "the configuration was loaded: no change takes effect now" in configured.daemon.log()
 
 
+def test_a_reload_warns_of_what_a_restart_would_refuse(configured):
+    configured.write('cache_bytes = "1000 TiB"\nsocket_group = "nobodys"\n')
+    status, out, err = tool(configured.daemon, "reload")
+    assert status == 0, err
+    warnings = out.split("loaded as it is, but:")[1]
+    for line, fault in ((3, "cache_bytes: .* and the pool"), (4, "socket_group: there is no group 'nobodys'")):
+        assert re.search(rf"{configured.file}:{line}: {fault}.*; a restart with this value would fail", warnings)
+    assert "a restart with this value would fail" in configured.daemon.log()
+
+
 def test_a_wrong_file_changes_nothing_and_says_where(configured):
     daemon = configured.daemon
     configured.write('log_level = "debug"\nmax_sessions = "many"\nsockets = 3\n', datasets=("new",))
