@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ import batcher_rates
 import numpy as np
 import pinfeed
 import torch
+from resident_feeds import Daemon
 
 DEVICE = os.environ.get("DEVICE", "cuda:0")
 TIMEOUT = 60
@@ -101,16 +101,8 @@ def feed_of(address, name):
     return next((feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == name), {})
 
 
-class Daemon:
-    def __init__(self, program, folder):
-        self.address = str(folder / "pinfeed.sock")
-        ready, writer = os.pipe()
-        flags = ("--socket-dir", str(folder), "--http-listen", "off", "--gpus", "on", "--pool-bytes", "1GiB", "--pinned-bytes", "256MiB", "--gpu-bytes", "1GiB")
-        self.process = subprocess.Popen([program, *flags, "--ready-fd", str(writer)], pass_fds=(writer,), stderr=subprocess.DEVNULL)
-        os.close(writer)
-        with os.fdopen(ready) as pipe:
-            if pipe.read().strip() != "ready":
-                raise RuntimeError("a second daemon did not start")
+def start_daemon(program, folder):
+    return Daemon(program, folder, folder, "--pool-bytes", "1GiB", "--pinned-bytes", "256MiB", "--gpu-bytes", "1GiB")
 
 
 # ---- the promises ----------------------------------------------------------------------------------------------------------------
@@ -170,21 +162,19 @@ def deaths(address):
 def daemon_killed(program):
     """Both sides are told."""
     with tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(program, pathlib.Path(folder))
+        daemon = start_daemon(program, folder)
         consumer, there = start(consume, daemon.address, "gpu-daemon", 1, True)
         with pinfeed.BatcherClient("gpu-daemon", address=daemon.address) as client:
             future = client.submit(array(1))
             assert there.poll(TIMEOUT)
-            daemon.process.kill()
-            daemon.process.wait()
+            daemon.kill()
             check("a killed daemon fails the requests", isinstance(future.exception(TIMEOUT), pinfeed.UnavailableError))
         kill(consumer)
-        daemon = Daemon(program, pathlib.Path(folder))
+        daemon = start_daemon(program, folder)
         consumer, there = start(consume, daemon.address, "gpu-daemon", 3, False)
         with pinfeed.BatcherClient("gpu-daemon", address=daemon.address) as client:
             check("the next daemon serves", ask(client, [2]) == [6])
-            daemon.process.kill()
-            daemon.process.wait()
+            daemon.kill()
             check("a consumer is told that its daemon is gone", there.poll(TIMEOUT) and there.recv() == "the daemon is gone")
         kill(consumer)
 

@@ -24,7 +24,8 @@ import report
 import several_gpus
 import slots
 import torch
-from contenders.arrays import Arrays
+from contenders.arrays import Arrays, Tokens
+from contenders.images import Photos
 from feeding import (
     BATCH,
     DEVICE,
@@ -41,8 +42,7 @@ from feeding import (
     tflops,
     turns_us,
 )
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # collating only reads
 
@@ -123,53 +123,15 @@ def cold_launch_us(feed):
 # ---- what users have today -----------------------------------------------------------------------------------------------------------
 
 
-class Tokens(Dataset):
-    def __init__(self, path):
-        self.tokens = np.memmap(path, "<u2", "r")
-
-    def __len__(self):
-        return (len(self.tokens) - 1) // 2048
-
-    def __getitem__(self, index):
-        both = torch.from_numpy(self.tokens[index * 2048 : index * 2048 + 2049].astype(np.int64))
-        return both[:-1], both[1:]
-
-
 def be_quiet(_):
     warnings.filterwarnings("ignore")
 
 
-class Photos(Dataset):
-    """JPEG files that workers decode, crop and mirror to uint8, by torchvision's decoder or by Pillow. `to_device` does the rest on the GPU."""
-
-    def __init__(self, folder, pillow):
-        from torchvision import datasets
-        from torchvision.transforms import v2
-
-        self.files = datasets.ImageFolder(str(folder)).samples
-        self.pillow = pillow
-        self.crop = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()])
-
-    def __len__(self):
-        return len(self.files)
-
-    def __getitem__(self, index):
-        import torchvision.io
-        from torchvision.transforms import functional
-
-        path, label = self.files[index]
-        if self.pillow:
-            with open(path, "rb") as file:
-                return functional.pil_to_tensor(self.crop(Image.open(file).convert("RGB"))), label
-        data = torchvision.io.read_file(path)
-        return self.crop(torchvision.io.decode_jpeg(data, mode=torchvision.io.ImageReadMode.RGB)), label
-
-    @staticmethod
-    def to_device(images, labels):
-        """Moves a batch, and normalises it there to bfloat16."""
-        mean, deviation = (torch.tensor(values, device=DEVICE).view(3, 1, 1) * 255 for values in (MEAN, STD))
-        images = images.to(DEVICE, non_blocking=True)
-        return ((images - mean) / deviation).to(torch.bfloat16), labels.to(DEVICE, non_blocking=True)
+def normalise(images, labels):
+    """Moves a batch, and normalises it there to bfloat16."""
+    mean, deviation = (torch.tensor(values, device=DEVICE).view(3, 1, 1) * 255 for values in (MEAN, STD))
+    images = images.to(DEVICE, non_blocking=True)
+    return ((images - mean) / deviation).to(torch.bfloat16), labels.to(DEVICE, non_blocking=True)
 
 
 def tutorial_photos(folder):
@@ -237,8 +199,8 @@ def rates(address, inputs):
 
     cores = (os.cpu_count(),)
     forms = {
-        "torchvision's decoder": dataloader_rate(Photos(inputs / "jpeg", pillow=False), BATCH, cores, Photos.to_device) * BATCH,
-        "Pillow": dataloader_rate(Photos(inputs / "jpeg", pillow=True), BATCH, cores, Photos.to_device) * BATCH,
+        "torchvision's decoder": dataloader_rate(Photos(inputs / "jpeg", pillow=False), BATCH, cores, normalise) * BATCH,
+        "Pillow": dataloader_rate(Photos(inputs / "jpeg", pillow=True), BATCH, cores, normalise) * BATCH,
         "the tutorial's": dataloader_rate(tutorial_photos(inputs / "jpeg"), BATCH, cores) * BATCH,
     }
     for form, today in forms.items():

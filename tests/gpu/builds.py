@@ -21,7 +21,7 @@ import grid
 import pinfeed
 import several_gpus
 import torch
-from resident import Daemon
+from resident_feeds import Daemon
 
 
 def daemon(stack, program, inputs):

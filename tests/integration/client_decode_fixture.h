@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,15 +40,10 @@ class ClientDecodeTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (size_t i = 0; i < kImages; ++i) {
-      JpegOptions options;
-      options.width = 60 + static_cast<int>(i);
-      options.height = 50;
+      JpegOptions options{.width = 60 + static_cast<int>(i), .height = 50};
       options.progressive = i % 10 == 9;  // which the workers decode
-      const std::vector<std::byte> file = MakeJpeg(options, static_cast<uint32_t>(i));
-      const std::filesystem::path folder = dir_ / ("photos/class" + std::to_string(i % 2));
-      std::filesystem::create_directories(folder);
-      std::ofstream out(folder / (std::to_string(100 + i) + ".jpg"), std::ios::binary);
-      out.write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
+      dir_.Write("photos/class" + std::to_string(i % 2) + "/" + std::to_string(100 + i) + ".jpg",
+                 MakeJpeg(options, static_cast<uint32_t>(i)));
     }
     pf_set_log([](pf_log_level, const char* message,
                   void* self) { static_cast<ClientDecodeTest*>(self)->log_.append(message).append("\n"); },

@@ -27,9 +27,7 @@ constexpr uint64_t kSmallCache = uint64_t{1} << 20;
 
 std::vector<std::byte> Jpeg(int width, int height, uint32_t seed,
                             const std::function<void(JpegOptions&)>& change = nullptr) {
-  JpegOptions options;
-  options.width = width;
-  options.height = height;
+  JpegOptions options{.width = width, .height = height};
   if (change) change(options);
   return MakeJpeg(options, seed);
 }

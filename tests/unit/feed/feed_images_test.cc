@@ -77,11 +77,7 @@ class FeedImagesTest : public FeedTest {
     }
     ASSERT_OK(group_->OnDone(id_, task->task, OkStatus()));
   }
-  static std::vector<std::byte> Photo(uint32_t seed) {
-    JpegOptions options;
-    options.width = options.height = 40;
-    return MakeJpeg(options, seed);
-  }
+  static std::vector<std::byte> Photo(uint32_t seed) { return MakeJpeg({.width = 40, .height = 40}, seed); }
   std::vector<std::byte> Pixels(const BatchDescriptor& batch, size_t image) const {
     const auto all = client_->Tensor(batch, kImages).subspan(image * image_bytes_, image_bytes_);
     return {all.begin(), all.end()};

@@ -41,9 +41,7 @@ class FeedRemoteTest : public FeedTest {
   }
   static void Fill(MemoryStorage& storage) {
     for (uint64_t id = 0; id < kSamples; ++id) {
-      JpegOptions options;
-      options.width = options.height = 16;
-      const std::vector<std::byte> jpeg = MakeJpeg(options, static_cast<uint32_t>(id));
+      const std::vector<std::byte> jpeg = MakeJpeg({.width = 16, .height = 16}, static_cast<uint32_t>(id));
       storage.Write(ImagePath(id), {reinterpret_cast<const char*>(jpeg.data()), jpeg.size()});
     }
     std::string rows;

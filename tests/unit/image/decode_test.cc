@@ -49,11 +49,8 @@ TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEverySampling) {
   for (const auto& size : sizes) {
     for (const auto& sampling : samplings) {
       SCOPED_TRACE(std::to_string(sampling[0]) + " x " + std::to_string(sampling[1]));
-      JpegOptions options;
-      options.width = size[0];
-      options.height = size[1];
-      options.horizontal = sampling[0];
-      options.vertical = sampling[1];
+      JpegOptions options{
+          .width = size[0], .height = size[1], .horizontal = sampling[0], .vertical = sampling[1]};
       ++seed;
       ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, seed), seed, 40));
     }
@@ -63,11 +60,8 @@ TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEverySampling) {
 TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEveryScanLayout) {
   for (int layout = 0; layout < 4; ++layout) {
     SCOPED_TRACE(layout);
-    JpegOptions options;
-    options.width = 203;
-    options.height = 151;
-    options.progressive = layout == 0;
-    options.separate_scans = layout == 1;
+    JpegOptions options{
+        .width = 203, .height = 151, .progressive = layout == 0, .separate_scans = layout == 1};
     options.restart_interval = layout == 2 ? 3 : 0;
     options.quality = layout == 3 ? 15 : 90;
     ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, 5), 5, 40));
@@ -77,10 +71,7 @@ TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEveryScanLayout) {
 TEST(DecodeTest, RegionOfATurnedImageEqualsTheSameRegionOfTheWhole) {
   for (int orientation = 1; orientation <= 8; ++orientation) {
     SCOPED_TRACE(orientation);
-    JpegOptions options;
-    options.width = 120;
-    options.height = 81;
-    const std::vector<std::byte> file = Turned(MakeJpeg(options, 3), orientation);
+    const std::vector<std::byte> file = Turned(MakeJpeg({.width = 120, .height = 81}, 3), orientation);
     ImageDecoder decoder;
     ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(file));
     EXPECT_EQ(size.width, orientation >= 5 ? 81 : 120);
@@ -91,10 +82,7 @@ TEST(DecodeTest, RegionOfATurnedImageEqualsTheSameRegionOfTheWhole) {
 
 // Whether a sample is bad must not depend on its random crop.
 TEST(DecodeTest, RefusesATruncatedFileForARegionThatItHolds) {
-  JpegOptions options;
-  options.width = 300;
-  options.height = 200;
-  const std::vector<std::byte> file = MakeJpeg(options, 1);
+  const std::vector<std::byte> file = MakeJpeg({.width = 300, .height = 200}, 1);
   ImageDecoder decoder;
   for (const size_t missing : {size_t{1}, size_t{2}, size_t{3}, file.size() / 4, file.size() / 2}) {
     const std::vector<std::byte> cut(file.begin(), file.end() - static_cast<ptrdiff_t>(missing));
@@ -104,10 +92,7 @@ TEST(DecodeTest, RefusesATruncatedFileForARegionThatItHolds) {
 }
 
 TEST(DecodeTest, AcceptsBytesBehindTheEnd) {
-  JpegOptions options;
-  options.width = 30;
-  options.height = 20;
-  std::vector<std::byte> file = MakeJpeg(options, 1);
+  std::vector<std::byte> file = MakeJpeg({.width = 30, .height = 20}, 1);
   file.insert(file.end(), 1 << 20, std::byte{0x55});
   ImageDecoder decoder;
   EXPECT_OK(DecodeImage(file, decoder));
@@ -115,11 +100,7 @@ TEST(DecodeTest, AcceptsBytesBehindTheEnd) {
 
 // A progressive file whose last scan comes a thousand times more, before the end marker.
 std::vector<std::byte> FileOfAThousandScans() {
-  JpegOptions options;
-  options.width = 16;
-  options.height = 16;
-  options.progressive = true;
-  std::vector<std::byte> file = MakeJpeg(options, 1);
+  std::vector<std::byte> file = MakeJpeg({.width = 16, .height = 16, .progressive = true}, 1);
   size_t last = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
@@ -152,10 +133,7 @@ TEST(DecodeTest, RefusesFewerScansOfALargeImage) {
 
 // A file without its own tables must not be decoded with those of the file before.
 TEST(DecodeTest, TablesDoNotStayForTheNextFile) {
-  JpegOptions options;
-  options.width = 40;
-  options.height = 30;
-  const std::vector<std::byte> good = MakeJpeg(options, 1);
+  const std::vector<std::byte> good = MakeJpeg({.width = 40, .height = 30}, 1);
   std::vector<std::byte> without = good;
   for (size_t i = 0; i + 1 < without.size(); ++i) {
     if (without[i] != std::byte{0xFF} || without[i + 1] != std::byte{0xDB}) continue;
@@ -172,9 +150,7 @@ TEST(DecodeTest, TablesDoNotStayForTheNextFile) {
 }
 
 TEST(DecodeTest, GoesOnAfterABadFile) {
-  JpegOptions options;
-  options.width = 40;
-  options.height = 30;
+  JpegOptions options{.width = 40, .height = 30};
   const std::vector<std::byte> good = MakeJpeg(options, 1);
   ImageDecoder fresh;
   ASSERT_OK_AND_ASSIGN(const ImageView expected, DecodeImage(good, fresh));
@@ -192,11 +168,7 @@ TEST(DecodeTest, GoesOnAfterABadFile) {
 
 // libjpeg holds the coefficients of a progressive file's whole image, here 3 MB.
 TEST(DecodeTest, ProgressiveFileThatBreaksLeavesNoCoefficients) {
-  JpegOptions options;
-  options.width = 1000;
-  options.height = 1000;
-  options.progressive = true;
-  const std::vector<std::byte> whole = MakeJpeg(options, 1);
+  const std::vector<std::byte> whole = MakeJpeg({.width = 1000, .height = 1000, .progressive = true}, 1);
   std::vector<std::byte> file = whole;
   size_t last = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
@@ -262,9 +234,7 @@ TEST(DecodeTest, PngOfMillionsOfEmptyChunksIsRefused) {
 
 // Pillow decodes such a file, also when it was copied into a larger block of zeros.
 TEST(DecodeTest, EndMarkerMayBeMissingWhereThePixelsAreThere) {
-  JpegOptions options;
-  options.width = 300;
-  options.height = 200;
+  JpegOptions options{.width = 300, .height = 200};
   const std::vector<std::byte> file = MakeJpeg(options, 1);
   ImageDecoder decoder;
   ASSERT_OK_AND_ASSIGN(const ImageView whole, DecodeImage(file, decoder));
@@ -282,10 +252,7 @@ TEST(DecodeTest, EndMarkerMayBeMissingWhereThePixelsAreThere) {
 }
 
 TEST(DecodeTest, SegmentsThatAreTooShortForTheirLengthAreEmpty) {
-  JpegOptions options;
-  options.width = 30;
-  options.height = 20;
-  const std::vector<std::byte> file = Turned(MakeJpeg(options, 1), 6);
+  const std::vector<std::byte> file = Turned(MakeJpeg({.width = 30, .height = 20}, 1), 6);
   for (const char length : {'\0', '\1'}) {
     const std::string segment = {'\xFF', '\xE5', '\0', length};
     std::vector<std::byte> with(file.begin(), file.begin() + 2);

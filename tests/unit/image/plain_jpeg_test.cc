@@ -26,10 +26,7 @@ size_t FindMarker(const std::vector<std::byte>& file, int code, size_t from = 0)
 }
 
 JpegOptions Photo() {
-  JpegOptions options;
-  options.width = 120;
-  options.height = 90;
-  return options;
+  return {.width = 120, .height = 90};
 }
 
 TEST(PlainJpegTest, BaselineFilesOfUsualSamplingsArePlain) {
@@ -118,11 +115,8 @@ TEST(PlainJpegTest, GpuGetsNoFileThatLibjpegRejects) {
   std::vector<std::vector<std::byte>> files;
   for (const int horizontal : {2, 1, 0}) {
     for (const int restart_interval : {0, 4}) {
-      JpegOptions options;
-      options.width = 40;
-      options.height = 33;
+      JpegOptions options{.width = 40, .height = 33, .restart_interval = restart_interval};
       options.horizontal = options.vertical = horizontal;
-      options.restart_interval = restart_interval;
       files.push_back(MakeJpeg(options, seed));
     }
   }

@@ -80,10 +80,7 @@ class PictureDataset final : public Dataset {
 
  private:
   std::vector<std::byte> Picture(uint64_t id) const {
-    JpegOptions options;
-    options.width = 64;
-    options.height = 21;
-    std::vector<std::byte> file = MakeJpeg(options, static_cast<uint32_t>(id));
+    std::vector<std::byte> file = MakeJpeg({.width = 64, .height = 21}, static_cast<uint32_t>(id));
     if (damaged.contains(id)) file.resize(100);
     return file;
   }

@@ -27,10 +27,7 @@ constexpr uint64_t kTable = 128;  // where the tests put it
 constexpr uint32_t kMost = 4;     // images of a batch
 
 std::vector<std::byte> Jpeg(uint32_t seed) {
-  JpegOptions options;
-  options.width = 90;
-  options.height = 60;
-  return MakeJpeg(options, seed);
+  return MakeJpeg({.width = 90, .height = 60}, seed);
 }
 
 FeedSpec ImagesSpec() {

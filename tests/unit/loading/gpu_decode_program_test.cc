@@ -21,11 +21,8 @@ constexpr size_t kSide = 48;
 constexpr size_t kPixelBytes = kSide * kSide * 3;
 
 std::vector<std::byte> Photo(uint32_t seed, bool progressive = false) {
-  JpegOptions options;
-  options.width = 80 + static_cast<int>(seed % 40);
-  options.height = 70;
-  options.progressive = progressive;
-  return MakeJpeg(options, seed);
+  return MakeJpeg({.width = 80 + static_cast<int>(seed % 40), .height = 70, .progressive = progressive},
+                  seed);
 }
 
 std::shared_ptr<const Dataset> Files(std::vector<std::vector<std::byte>> files) {

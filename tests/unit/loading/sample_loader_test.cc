@@ -28,10 +28,7 @@ std::vector<std::byte> BytesOf(const std::vector<T>& values) {
 }
 
 std::vector<std::byte> Photo(int width, int height, uint32_t seed) {
-  JpegOptions options;
-  options.width = width;
-  options.height = height;
-  return MakeJpeg(options, seed);
+  return MakeJpeg({.width = width, .height = height}, seed);
 }
 
 // Three images of different sizes with labels 10, 11, 12; then a truncated one, and one that is no image.

@@ -226,10 +226,7 @@ TEST(TransformTest, StepsBeyondTheLimitTogetherAreAnError) {
 
 // Steps run one by one on the whole image, without any fusion, must give the same pixels.
 TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
-  JpegOptions options;
-  options.width = 150;
-  options.height = 110;
-  const std::vector<std::byte> file = MakeJpeg(options, 9);
+  const std::vector<std::byte> file = MakeJpeg({.width = 150, .height = 110}, 9);
   ImageDecoder decoder;
   ASSERT_OK_AND_ASSIGN(const ImageView image, DecodeImage(file, decoder));
   std::minstd_rand random(4);
