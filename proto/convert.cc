@@ -5,8 +5,6 @@
 #include <google/protobuf/unknown_field_set.h>
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "common/base/faults.h"

@@ -2,7 +2,6 @@
 // `pinfeed bench`: drains a feed and reports its rate, its hand-off latency and what it was bound on.
 #include <chrono>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>

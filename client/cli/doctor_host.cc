@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <limits>
 
 #include "client/cli/command.h"
 #include "client/cli/doctor.h"

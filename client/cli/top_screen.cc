@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <string_view>
-#include <utility>
 
 #include "client/cli/bound_on.h"
 #include "client/cli/hung_line.h"

@@ -3,7 +3,6 @@
 // Uses no CUDA types, so that the library also builds without CUDA.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

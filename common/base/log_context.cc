@@ -2,7 +2,6 @@
 #include "common/base/log_context.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace pinfeed {
 namespace {

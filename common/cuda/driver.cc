@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 
 namespace pinfeed {

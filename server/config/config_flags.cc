@@ -2,7 +2,6 @@
 #include "server/config/config_flags.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 
 #include "server/config/config_keys.h"
 #include "server/config/version.h"

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <string_view>
 
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "common/base/status.h"

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
-#include <span>
 #include <utility>
 
 namespace pinfeed {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/spec/feed_spec.h"
 #include "server/loading/batch_producer.h"

@@ -2,7 +2,6 @@
 // What each user uses of a guard, over all connections of that user.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

@@ -5,7 +5,6 @@
 #include <array>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "common/base/sync.h"
 

@@ -8,11 +8,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/base/result.h"
 #include "common/base/sync.h"

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
-#include <string>
 #include <utility>
 
 #include "common/base/log.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/transform/gpu_plan.h"
 
-#include <algorithm>
 #include <array>
 
 namespace pinfeed {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "server/image/image.h"
-#include "server/image/resize.h"
 #include "server/transform/transform_chain.h"
 #include "tests/bench/count_for.h"
 #include "tests/support/transform_specs.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "common/base/status.h"
 #include "server/metrics/http_request.h"

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/src/decode/image_decoder.h"

@@ -6,7 +6,6 @@
 //
 // FOLDER holds JPEG photographs of about 500 x 375 pixels (make_inputs.py). SECONDS (3) is the time of each
 // rate; 0 measures none. The exit status is 1 if a test failed.
-#include <string_view>
 
 #include "tests/gpu/decode_fixture.h"
 #include "tests/unit/image/image_fixture.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tool `pinfeed` as people and health checks run it, against a real daemon.
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

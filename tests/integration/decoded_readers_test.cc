@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <cstring>
 
 #include "client/src/decode/decoded_frame.h"
 #include "common/os/memfd.h"

@@ -2,8 +2,6 @@
 // The arithmetic of the kernel behind the JPEG engines, compiled for the processor.
 #pragma once
 
-#include <cstdint>
-
 #include "client/kernels/decode_images.h"
 
 namespace pinfeed {

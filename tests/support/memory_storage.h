@@ -5,9 +5,7 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // work.
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <span>

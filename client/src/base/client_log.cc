@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <utility>
 #include <vector>
 
 #include "client/src/base/fork_guard.h"

@@ -3,7 +3,6 @@
 // records the process that created it. A fork also waits for calls whose locks a child must not inherit.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 

@@ -11,7 +11,6 @@
 #include "client/src/link/offer.h"
 #include "common/base/result.h"
 #include "common/spec/tensor_spec.h"
-#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -2,7 +2,6 @@
 #include "server/transform/ops/padding.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <string>

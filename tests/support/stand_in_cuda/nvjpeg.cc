@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <csetjmp>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>

@@ -32,7 +32,6 @@
 #include <cuda.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>

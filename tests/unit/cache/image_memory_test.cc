@@ -4,9 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
-#include <fstream>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "tests/support/testing.h"

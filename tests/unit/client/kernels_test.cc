@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device code of the client's kernels, run by threads of the processor: one for each of a block's, or one
 // for all where they do not wait for each other.
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
-#include <cmath>
 #include <numeric>
 
 #include "tests/unit/dataset/npy_file.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <numeric>
 
 #include "tests/support/parameters.h"
 #include "tests/unit/dataset/npy_file.h"

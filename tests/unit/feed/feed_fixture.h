@@ -3,14 +3,11 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <functional>
 #include <future>
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>

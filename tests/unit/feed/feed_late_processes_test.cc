@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds whose processes take too long, whose trainers leave, or that several trainers share: no late write
 // reaches a batch.
-#include <memory>
 #include <set>
 #include <vector>
 

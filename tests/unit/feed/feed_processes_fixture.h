@@ -9,10 +9,7 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 

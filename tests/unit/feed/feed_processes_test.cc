@@ -8,7 +8,6 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/feed/feed_processes_fixture.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a feed makes of a producer that completes late, twice, in any order, after a cancel, or never.
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>

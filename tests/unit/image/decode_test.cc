@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/image/decode.h"
 
-#include <algorithm>
-#include <cstring>
 #include <random>
 #include <span>
 #include <string>

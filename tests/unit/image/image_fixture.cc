@@ -5,7 +5,6 @@
 #include <malloc.h>
 
 #include <cmath>
-#include <cstdio>  // jpeglib.h needs FILE
 #include <cstdlib>
 #include <cstring>
 #include <fstream>

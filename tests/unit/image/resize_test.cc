@@ -2,7 +2,6 @@
 // What a resize takes; image_golden_test.cc has what it makes.
 #include "server/image/resize.h"
 
-#include <algorithm>
 #include <random>
 #include <vector>
 

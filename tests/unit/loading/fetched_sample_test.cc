@@ -2,7 +2,6 @@
 #include "server/loading/fetched_sample.h"
 
 #include <new>
-#include <utility>
 #include <vector>
 
 #include "tests/support/testing.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "server/image/resize.h"
 #include "tests/support/planned_images.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/image/resize.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"

@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <latch>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>

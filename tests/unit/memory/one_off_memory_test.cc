@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "common/os/memfd.h"

@@ -2,7 +2,6 @@
 #include "server/order/order_places.h"
 
 #include <optional>
-#include <vector>
 
 #include "tests/support/testing.h"
 

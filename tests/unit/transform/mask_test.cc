@@ -3,7 +3,6 @@
 #include "server/transform/mask.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>

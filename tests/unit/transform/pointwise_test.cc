@@ -3,8 +3,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <numeric>
 
 #include "server/transform/pointwise_half.h"

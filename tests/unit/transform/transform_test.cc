@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <map>
 #include <random>
 

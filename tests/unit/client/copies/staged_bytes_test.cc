@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/copies/staged_bytes.h"
 
-#include <numeric>
 #include <vector>
 
 #include "tests/support/testing.h"

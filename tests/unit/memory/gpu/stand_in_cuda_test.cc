@@ -4,12 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
