@@ -34,7 +34,7 @@ enum class DepartureReason : uint8_t {
 
 struct Departure {
   DepartureReason reason = DepartureReason::kProcessEnded;
-  // kEvicted, kLeft: the error that its client gets in place of the next batch. kNotServed: why not.
+  // kEvicted, kLeft, kHungUp: the error that its client gets in place of the next batch. kNotServed: why not.
   Status error = OkStatus();
   // The batches that its client has taken stay lent until it releases them or departs again.
   bool keeps_taken = reason == DepartureReason::kLeft || reason == DepartureReason::kEvicted;

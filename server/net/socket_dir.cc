@@ -108,6 +108,7 @@ Result<FileId> WriteNewFile(const std::string& path, std::string_view text) {
 
 Status SocketDir::Check(const std::string& directory) {
   const std::string what = "use the socket directory " + QuotePath(directory);
+  if (!IsUtf8(directory)) return InvalidArgument(what + ": its path is not UTF-8, as clients need it");
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
     const Status status = ErrnoStatus(

@@ -342,7 +342,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
   const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
   if (!caller) return call;
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
-  for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
+  for (const std::string& root : options->allowed_roots) response->add_allowed_roots(EscapeUnprintable(root));
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
   const auto done = [this, left, call, caller = *caller, response] {

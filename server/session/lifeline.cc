@@ -105,7 +105,7 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
   });
   if (connected != connections_.end()) {
     const std::shared_ptr<Session> session = connected->second.session;
-    if (MayHold(*session)) {
+    if (HasLeft(*session)) {
       if (session->feed->SnapshotOf(*session).slots_lent == 0) {
         EndSession(connected->first, evicted);
         return size_t{0};
@@ -262,8 +262,13 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     return;
   }
   if (MayHold(*connection.session)) return;  // it may release what it holds
-  Depart(connection.session, {DepartureReason::kHungUp});
-  connection.watched_doorbell.End();
+  const SessionTable::Departed departed = Depart(
+      connection.session, {DepartureReason::kHungUp,
+                           Status(Code::kAborted,
+                                  "this session's connection to the daemon has ended, though its process "
+                                  "lives: did the program close descriptors that are not its own? Its "
+                                  "group goes on without it; open the feed again")});
+  if (departed.kept == 0) connection.watched_doorbell.End();
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;

@@ -25,10 +25,12 @@ class FeedTable;
 enum class SessionState : uint8_t {
   kPending,   // opened; its lifeline is not connected yet
   kAttached,  // served
-  kOrphaned,  // its lifeline hung up but its process lives: it gets no batches, and its memory stays charged
-  kEvicted,   // it gets no batches; its group waits for those that it still holds
-  kLeft,      // the same, at its client's request
-  kEnded,     // it is in no table any more
+  // Its lifeline hung up but its process lives: it gets no batches, and its memory stays charged. Its group
+  // waits for those that it still holds.
+  kOrphaned,
+  kEvicted,  // it gets no batches; its group waits for those that it still holds
+  kLeft,     // the same, at its client's request
+  kEnded,    // it is in no table any more
 };
 const char* SessionStateName(SessionState state);
 

@@ -168,7 +168,11 @@ SessionTable::Departed SessionTable::Depart(const std::shared_ptr<Session>& sess
   if (reason == DepartureReason::kHungUp || reason == DepartureReason::kLeft) {
     if (!attached) return {};
     session->state = reason == DepartureReason::kLeft ? SessionState::kLeft : SessionState::kOrphaned;
-    const size_t kept = session->table.Depart(*session, departure);
+    // Nobody else's batches go into the slots of an exclusive feed, so that its client may reconnect.
+    const size_t kept =
+        session->table.Depart(*session, {.reason = reason,
+                                         .error = departure.error,
+                                         .keeps_taken = departure.keeps_taken || session->is_shared()});
     if (AllLeft()) on_left_();
     return {.ended = false, .kept = kept};
   }
@@ -257,7 +261,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.slots_lent = now.slots_lent;
     const uint64_t untaken = out.batches_published - out.batches_taken;
     out.slots_held = now.slots_lent;
-    if (!MayHold(*session))  // else it has no others
+    if (!HasLeft(*session))  // else it has no others
       out.slots_held -= static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
     out.ignored_releases = now.ignored_releases;
     out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;

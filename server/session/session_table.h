@@ -62,7 +62,7 @@ class SessionTable {
     size_t kept = 0;     // batches that its client keeps, if it has not ended
   };
   // Ends a session. While its client may still use its memory, only removes it from its feed:
-  //   kHungUp, attached           -> kOrphaned, until its process ends
+  //   kHungUp, attached           -> kOrphaned, until its process ends; keeps what it has taken of its group
   //   kLeft, attached             -> kLeft, until its client says bye
   //   kEvicted, attached, holding batches of its group -> kEvicted, until its client says bye
   //   kHungUp or kLeft otherwise  -> nothing changes

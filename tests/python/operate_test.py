@@ -102,6 +102,13 @@ def test_a_reload_of_what_needs_a_restart_alone_does_not_say_that_nothing_change
     assert "the configuration was loaded: no change takes effect now" in configured.daemon.log()
 
 
+def test_a_call_without_threads_is_an_error(daemon):
+    """gRPC would wait for threads that it could not start. Here each takes a quarter of the address space."""
+    few = ["prlimit", f"--stack={1 << 30}", f"--as={4 << 30}", TOOL, "--address", daemon.address, "status"]
+    done = subprocess.run(few, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and re.search(r"cannot start more than \d \(.*raise the limit of processes \(ulimit -u", done.stderr), done.stderr
+
+
 def test_a_reload_warns_of_what_a_restart_would_refuse(configured):
     configured.write('cache_bytes = "1000 TiB"\nsocket_group = "nobodys"\n')
     status, out, err = tool(configured.daemon, "reload")
@@ -308,6 +315,56 @@ def test_an_orphaned_session_is_evicted_too(daemon, arrays):
     assert int(pinfeed.status(daemon.address)["pool_used_bytes"]) > used, "what it has mapped is charged to its user"
     assert orphan.communicate("")[0] == "0\n"
     eventually("its memory is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+
+
+LOSES_ITS_GROUP = """
+import os, socket, sys
+import pinfeed
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], share=sys.argv[3], group="pair", group_size=2, slots=4, zero_copy=True, name="orphan")
+epoch = iter(feed)
+held = next(epoch)
+values = held.big.copy()
+for number in os.listdir("/proc/self/fd"):
+    try:
+        with socket.socket(fileno=os.dup(int(number))) as one:
+            if one.type == socket.SOCK_SEQPACKET:
+                one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+print("orphaned", flush=True)
+sys.stdin.readline()
+assert (held.big == values).all(), "a batch that it holds was written to"
+try:
+    while next(epoch):
+        pass
+except pinfeed.Error as error:
+    print(error.code.name, str(error), flush=True)
+del held
+print("released", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("share", ["broadcast", "queue"])
+def test_an_orphaned_member_of_a_group_keeps_what_it_holds_and_no_more(daemon, arrays, share):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    command = [sys.executable, "-c", LOSES_ITS_GROUP, str(arrays), daemon.address, share]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as orphan:
+        options = dict(batch_size=4, framework="numpy", address=daemon.address, share=share, group="pair", group_size=2, slots=4, zero_copy=True, name="stays")
+        with pinfeed.open(arrays, **options) as feed:
+            assert orphan.stdout.readline() == "orphaned\n"
+            eventually("it is orphaned", lambda: session_of(daemon, "orphan")["state"] == "orphaned")
+            for _ in range(3):  # what it holds is none of the slots that are filled again and again
+                assert sum(len(batch.id) for batch in feed) >= 60
+            assert session_of(daemon, "orphan")["slots_held"] == 1
+            status, _, err = tool(daemon, "evict", session_of(daemon, "orphan")["id"])
+            assert status == 1 and "end its process to reclaim the batches that it holds" in err
+            print(file=orphan.stdin, flush=True)
+            assert re.match("ABORTED .*connection to the daemon has ended, though its process lives", orphan.stdout.readline())
+            assert orphan.stdout.readline() == "released\n"
+            eventually("it has released its batch", lambda: session_of(daemon, "orphan").get("slots_held", 0) == 0)
+        orphan.communicate("")
+    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
 
 
 def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):

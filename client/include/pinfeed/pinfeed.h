@@ -10,7 +10,8 @@
  *  3. Structs that may grow begin with `size`: set it with the matching _init function. Fields beyond the
  *     caller's size are neither read nor written.
  *  4. Use a pf_feed from one thread at a time. A pf_batch may be released from any thread, also after its
- *     feed was closed.
+ *     feed was closed. Give pf_next a timeout if another thread has to end it: a thread that is cancelled
+ *     (pthread_cancel) within the library ends the process.
  *  5. After fork() the child must not use its parent's objects: calls fail with PF_FAILED_PRECONDITION. The
  *     parent is unaffected.
  *  6. The library never writes to stdout. It writes to stderr only warnings, and only if pf_set_log was not
@@ -48,14 +49,14 @@ typedef enum pf_result {
   PF_DEADLINE_EXCEEDED = 4, /* the time ran out; the call may be repeated */
   PF_NOT_FOUND = 5,         /* no such dataset or file */
   PF_ALREADY_EXISTS = 6,
-  PF_PERMISSION_DENIED = 7,  /* a path outside the daemon's roots, or a user who may not connect */
+  PF_PERMISSION_DENIED = 7,  /* a path outside the daemon's roots, or a socket that the user may not open */
   PF_RESOURCE_EXHAUSTED = 8, /* memory, sessions or descriptors run out; the message has the numbers */
   PF_FAILED_PRECONDITION = 9,
   PF_ABORTED = 10,
   PF_OUT_OF_RANGE = 11, /* the feed has ended, or a buffer is too small */
   PF_UNIMPLEMENTED = 12,
   PF_INTERNAL = 13,
-  PF_UNAVAILABLE = 14, /* no daemon, no GPU, or the feed is gone */
+  PF_UNAVAILABLE = 14, /* no daemon, one that does not serve this user, no GPU, or the feed is gone */
   PF_DATA_LOSS = 15,   /* a bad sample with on_bad_sample = fail, or a file that changed */
   PF_UNAUTHENTICATED = 16,
   PF_RESULT_FORCE_32BIT = 0x7fffffff
@@ -315,7 +316,8 @@ PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, s
  * past it.
  *
  * If the daemon cannot be reached, the call succeeds, and pf_next reconnects at the new position, unless
- * reconnect_timeout_ms is 0.
+ * reconnect_timeout_ms is 0. In a group with other members, a daemon that does not answer is
+ * PF_DEADLINE_EXCEEDED.
  *
  * After a failure the feed keeps its position: no batch is lost or repeated. In a group with other members
  * the prefetched batches are kept; otherwise they are loaded again. If the daemon cannot keep the position, a
@@ -461,7 +463,8 @@ PF_API void pf_free(char* string);
  * can stop the recording. Afterwards it gets each pinfeed.v1.TraceResponse as JSON, which is valid during the
  * call. A non-zero return value stops early; that is not a failure.
  *
- * Connecting takes at most 10 s. A fork in another thread may wait some seconds for this call. */
+ * Connecting takes at most 10 s. A fork in another thread may wait some seconds for this call; `function`
+ * must not fork. */
 typedef int (*pf_trace_function)(const char* json, void* user);
 PF_API pf_result pf_trace(const char* address, const char* request_json, pf_trace_function function,
                           void* user);

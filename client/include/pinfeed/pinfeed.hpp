@@ -19,6 +19,7 @@
 #ifndef PINFEED_PINFEED_HPP_
 #define PINFEED_PINFEED_HPP_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -140,18 +141,22 @@ class Batch {
   uint32_t skipped() const { return info_.skipped; }
   bool last_of_epoch() const { return info_.last_of_epoch != 0; }
 
-  TensorView operator[](uint32_t index) const {
+  template <typename Index, std::enable_if_t<std::is_integral_v<Index>, int> = 0>
+  TensorView operator[](Index index) const {
     pf_tensor tensor;
     pf_tensor_init(&tensor, sizeof(tensor));
-    detail::Check(pf_get_tensor(batch_.get(), index, &tensor));
+    detail::Check(
+        pf_get_tensor(batch_.get(), static_cast<uint32_t>(std::min<uint64_t>(index, UINT32_MAX)), &tensor));
     return TensorView(tensor);
   }
-  TensorView operator[](int index) const { return (*this)[static_cast<uint32_t>(index)]; }
   // Throws Error (PF_INVALID_ARGUMENT) if no tensor has this name.
   TensorView operator[](const std::string& name) const {
     pf_tensor tensor;
     pf_tensor_init(&tensor, sizeof(tensor));
-    for (uint32_t i = 0; pf_get_tensor(batch_.get(), i, &tensor) == PF_OK; ++i) {
+    for (uint32_t i = 0;; ++i) {
+      const pf_result got = pf_get_tensor(batch_.get(), i, &tensor);
+      if (got == PF_INVALID_ARGUMENT && batch_ != nullptr) break;  // it has no more
+      detail::Check(got);
       if (name == tensor.name) return TensorView(tensor);
     }
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
@@ -225,8 +230,10 @@ class Feed {
   // (PF_UNAVAILABLE) if the daemon vanished and reconnecting failed for reconnect_timeout; the next call
   // tries for as long again. Other errors are those of pf_next.
   std::optional<Batch> Next() { return NextFor(-1); }
-  // Throws Error (PF_DEADLINE_EXCEEDED) if no batch is ready in time.
-  std::optional<Batch> Next(std::chrono::milliseconds timeout) { return NextFor(timeout.count()); }
+  // Throws Error (PF_DEADLINE_EXCEEDED) if no batch is ready in time. A negative time is none left.
+  std::optional<Batch> Next(std::chrono::milliseconds timeout) {
+    return NextFor(std::max<int64_t>(timeout.count(), 0));
+  }
 
   // Its pointers are valid as long as the feed.
   pf_feed_info Info() const {

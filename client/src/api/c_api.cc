@@ -12,9 +12,19 @@
 namespace pinfeed {
 namespace {
 
+thread_local bool message_is_gone = false;  // needs no destructor, so it outlives the message
+
 std::string& LastError() {
-  thread_local std::string message;
-  return message;
+  struct Message {
+    std::string text = {};
+    ~Message() { message_is_gone = true; }
+  };
+  thread_local Message message;
+  if (!message_is_gone) return message.text;
+  // A destructor of the program's own static or thread-local objects calls the library at the thread's end.
+  thread_local std::string* late = nullptr;
+  if (late == nullptr) late = new std::string;  // for as long as the thread
+  return *late;
 }
 
 template <typename CallFunction>

@@ -2,6 +2,7 @@
 // The functions of pinfeed.h that take a feed. They check the arguments; Feed does the work.
 #include <errno.h>  // program_invocation_short_name
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "client/src/feed/feed.h"
 #include "client/src/gpu/device_slots.h"
 #include "client/src/link/address.h"
+#include "common/base/quote.h"
 #include "common/spec/names.h"
 
 struct pf_feed {
@@ -29,6 +31,7 @@ struct pf_feed {
   std::vector<const char*> classes;
   std::vector<const char*> left_out;
   std::vector<std::string> outputs;  // names, the same in all sessions
+  std::atomic<bool> in_next = false;
 };
 
 namespace pinfeed {
@@ -63,9 +66,15 @@ Result<pf_open_options> ReadOptions(const pf_open_options* given) {
   return options;
 }
 
-// The daemon refuses longer names. A name that the library chose itself must not fail.
-std::string ClientName(const char* given) {
-  return given != nullptr ? given : std::string(program_invocation_short_name).substr(0, kMaxNameBytes);
+// The daemon refuses other names than short, printable ones. A name that the library chose itself must not
+// fail.
+Result<std::string> ClientName(const char* given) {
+  if (given != nullptr && !IsUtf8(given))
+    return InvalidArgument("options.client_name " + QuotePath(given) + " is not UTF-8");
+  if (given != nullptr) return std::string(given);
+  std::string name = EscapeUnprintable(program_invocation_short_name).substr(0, kMaxNameBytes);
+  while (!IsUtf8(name)) name.pop_back();  // the last character was cut
+  return name;
 }
 
 Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
@@ -77,7 +86,7 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   if (options.cursor_json != nullptr) {
     ASSIGN_OR_RETURN(session.request.cursor, CursorFromJson(options.cursor_json));
   }
-  session.request.client_name = ClientName(options.client_name);
+  ASSIGN_OR_RETURN(session.request.client_name, ClientName(options.client_name));
   session.open_timeout = Bounded(options.open_timeout_ms);
   if (options.device < -1)
     return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
@@ -153,6 +162,11 @@ Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
   *out = nullptr;
   RETURN_IF_ERROR(CheckFeed(feed));
+  if (feed->in_next.exchange(true, std::memory_order_acquire))
+    return FailedPrecondition(
+        "take a batch: another thread takes one of this feed; use a feed in one thread at a time");
+  const auto leave = [](std::atomic<bool>* in_next) { in_next->store(false, std::memory_order_release); };
+  const std::unique_ptr<std::atomic<bool>, decltype(leave)> inside(&feed->in_next, leave);
   if (timeout_ms == PF_ONLY_LOOK) {
     ASSIGN_OR_RETURN(Batch* const ready, feed->feed->Look());
     return ready != nullptr ? Result<Batch*>(ready) : Status(Code::kDeadlineExceeded, "no batch is ready");

@@ -4,7 +4,9 @@
 #include <sys/un.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
@@ -48,7 +50,11 @@ Result<std::string> ResolveAddress(const char* given) {
 
 Result<std::string> ResolveLocalAddress(const char* given, std::string_view what) {
   ASSIGN_OR_RETURN(std::string address, ResolveAddress(given));
-  if (!IsTcpAddress(address)) return address;
+  if (!IsTcpAddress(address)) {
+    std::error_code error;
+    std::string absolute = std::filesystem::absolute(address, error).string();
+    return error || absolute.size() > kMaxPath ? address : absolute;
+  }
   return InvalidArgument(std::string(what) + ": not over TCP (" + QuotePath(address) +
                          "), since batches are memory of the daemon's host; run there, with the path of its "
                          "socket");

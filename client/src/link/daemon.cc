@@ -19,6 +19,7 @@
 
 #include "client/src/base/fork_guard.h"
 #include "client/src/link/offer_message.h"
+#include "client/src/link/spare_threads.h"
 #include "client/src/link/tls_channel.h"
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
@@ -50,7 +51,9 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
   if (const size_t start = json.find_first_not_of(" \t\r\n");
       start == std::string::npos || json[start] != '{')
     return InvalidArgument(std::string(what) + " must be a JSON object, such as {\"name\": value}");
-  const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
+  google::protobuf::util::JsonParseOptions options;
+  options.case_insensitive_enum_parsing = true;  // messages name values as Python has them: "skip"
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, message, options);
   if (parsed.ok()) return OkStatus();
   std::string why = WholeCharacters(std::string(parsed.message()));
   if (why.ends_with('.')) why.pop_back();
@@ -148,6 +151,7 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
     ASSIGN_OR_RETURN(fd, ConnectUnix(address, SOCK_STREAM, deadline));
   }
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
+  RETURN_IF_ERROR(CheckSpareThreads());
   const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -331,6 +335,7 @@ Status Trace(const std::string& address, const std::string& request_json, const 
   RETURN_IF_ERROR(FromJson(request_json, "trace", &request));
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, connect_deadline));
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
+  RETURN_IF_ERROR(CheckSpareThreads());
   const GrpcUse grpc_use;
   v1::Admin::Stub stub(
       grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), grpc::ChannelArguments()));

@@ -27,9 +27,9 @@ constexpr int kMaxEndings = 3;
 
 SessionOpener::~SessionOpener() {
   if (fork_guard_.InCreatorProcess()) return;
-  (void)new (std::nothrow)
-      std::shared_ptr<const void>(std::move(options_.gpu));  // the context belongs to the parent process
-  (void)new (std::nothrow) std::shared_ptr<DecodeEngine>(std::move(decoder_));
+  // The context belongs to the parent process.
+  if (options_.gpu) (void)new (std::nothrow) std::shared_ptr<const void>(std::move(options_.gpu));
+  if (decoder_) (void)new (std::nothrow) std::shared_ptr<DecodeEngine>(std::move(decoder_));
 }
 
 Result<std::shared_ptr<Session>> SessionOpener::OpenFirst() {

@@ -62,7 +62,9 @@ TEST(ClientAddressTest, TcpIsToldFromPaths) {
   }
   EXPECT_EQ(*ResolveAddress("unix:node7:9468"), "./node7:9468");
   for (const char* path : {"/a:1", "./a:1", "node7", "node7:", "node7:http", ":9468", "a:65536"})
-    EXPECT_EQ(*ResolveLocalAddress(path, "trace"), path);
+    EXPECT_EQ(*ResolveLocalAddress(path, "trace"), std::filesystem::absolute(path));
+  const std::string fits_alone(100, 'x');
+  EXPECT_EQ(*ResolveLocalAddress(fits_alone.c_str(), "trace"), fits_alone);
 }
 
 TEST(ClientConnectTest, ErrorsSayWhatToDo) {
