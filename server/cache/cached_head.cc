@@ -12,10 +12,6 @@ namespace {
 constexpr int64_t kMaxGrowth = 4;
 constexpr int64_t kAlwaysSmallPixels = 512 * 512;
 
-// Who decoded. Only pixels of the same decoders are ever compared, since nothing outlives the process, but
-// pixels that a GPU decodes are not these.
-constexpr char kDecoder[] = "host decoders; ";
-
 int64_t Area(ImageSize size) {
   return int64_t{size.width} * size.height;
 }
@@ -29,11 +25,11 @@ CachedHead::CachedHead(const CacheAccess& access, const FeedSpec& spec, const Da
       count_(transforms.fixed()),
       oriented_(!spec.ignore_exif_orientation),
       user_(access.user),
-      name_(std::make_shared<const std::string>(std::string(kDecoder) +
-                                                (oriented_ ? "as displayed; " : "as stored; ") +
+      name_(std::make_shared<const std::string>((oriented_ ? "as displayed; " : "as stored; ") +
                                                 transforms.GeometryText(count_))),
-      // The number of samples too: a fingerprint can be forged, and positions are those of so many samples.
-      dataset_(cache_.UsesOf(dataset.format + '\n' + dataset.fingerprint + '\n' +
+      // The head, since images of another one are others. The number of samples too: a fingerprint can be
+      // forged, and positions are those of so many samples.
+      dataset_(cache_.UsesOf(*name_ + '\n' + dataset.format + '\n' + dataset.fingerprint + '\n' +
                              std::to_string(dataset.samples) + '\n' + dataset.path)),
       uses_(std::make_shared<FeedUses>(spec, dataset.samples)) {
   dataset_->Add(uses_);

@@ -106,7 +106,8 @@ std::optional<SavedIndex> IndexStore::Load(NodesOf kind, std::string_view datase
   const std::string name = FileName(kind, dataset);
   Result<std::optional<SavedIndex>> saved = Read(name, memory);
   if (saved.ok()) return *std::move(saved);
-  Warn(saved.status().WithContext("use " + QuotePath(path_ + "/" + name)));
+  Warn(saved.status().WithContext("use " + QuotePath(path_ + "/" + name)),
+       "the dataset is indexed anew instead");
   return std::nullopt;
 }
 
@@ -139,7 +140,9 @@ void IndexStore::Save(NodesOf kind, std::string_view dataset, std::vector<SavedN
   } catch (const std::bad_alloc&) {
     written = ResourceExhausted("there is no memory for its " + std::to_string(bytes) + " bytes");
   }
-  if (!written.ok()) Warn(written.WithContext("save " + QuotePath(path_ + "/" + name)));
+  if (!written.ok())
+    Warn(written.WithContext("save " + QuotePath(path_ + "/" + name)),
+         "the next open indexes the dataset anew");
 }
 
 Status IndexStore::Write(const std::string& name, std::string_view bytes) {
@@ -195,9 +198,9 @@ void IndexStore::Count(const Counts& scan) {
   recalled_ += scan.recalled;
 }
 
-void IndexStore::Warn(const Status& status) {
+void IndexStore::Warn(const Status& status, std::string_view consequence) {
   if (const auto left_out = warnings_.Admit())
-    spdlog::warn("{}; the dataset is indexed anew instead{}", status.message(), *left_out);
+    spdlog::warn("{}; {}{}", status.message(), consequence, *left_out);
 }
 
 }  // namespace pinfeed

@@ -58,7 +58,7 @@ class IndexStore {
   // Removes the store's files that were used longest ago until a file of `bytes` has room, and temporary ones
   // that an ended daemon left.
   Status MakeRoom(uint64_t bytes) const;
-  void Warn(const Status& status);
+  void Warn(const Status& status, std::string_view consequence);
 
   const std::string path_;
   const UniqueFd directory_;

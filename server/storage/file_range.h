@@ -12,8 +12,8 @@
 
 namespace pinfeed {
 
-// Purpose: one member of an archive. Owns the file. Threads and errors: as RandomAccessFile; messages count
-// from the file's start.
+// Purpose: one member of an archive. Owns the file. Threads and errors: as RandomAccessFile; kDataLoss if the
+// archive was written to since it was opened. Messages count from the archive's start.
 class FileRange final : public RandomAccessFile {
  public:
   // Precondition: the range lies within the file.
@@ -32,7 +32,11 @@ class FileRange final : public RandomAccessFile {
   }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     PF_CHECK(offset <= size() && out.size() <= size() - offset, "a read lies within the range");
-    return file_->ReadAt(offset_ + offset, out);
+    RETURN_IF_ERROR(file_->ReadAt(offset_ + offset, out));
+    if (file_->HasSameContents(Asked::kHost)) return OkStatus();
+    return DataLoss(
+        ReadText(offset_ + offset, out.size()) +
+        ": the file was written to meanwhile, so that others may lie there; open the dataset again");
   }
   Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override {
     return file_->Prefetch(offset_ + offset, bytes);

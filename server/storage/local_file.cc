@@ -190,9 +190,10 @@ std::optional<NodeVersion> LocalFile::lasting_version() const {
   return NodeVersion{{version_.device, version_.inode}, *id, version_.modified_ns, version_.changed_ns};
 }
 
-bool LocalFile::HasSameContents() const {
+bool LocalFile::HasSameContents(Asked asked) const {
   // Clients of file servers remember attributes for seconds, longer than a table is watched.
-  const std::optional<NodeStat> now = StatNode(fd_.get(), "", AT_STATX_FORCE_SYNC);
+  const std::optional<NodeStat> now =
+      StatNode(fd_.get(), "", asked == Asked::kServer ? AT_STATX_FORCE_SYNC : 0);
   // A file that was replaced has another time of its last change, but not other contents.
   return !now || (now->version.size == version_.size && now->version.modified_ns == version_.modified_ns);
 }

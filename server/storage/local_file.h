@@ -52,7 +52,7 @@ class LocalFile final : public RandomAccessFile {
   std::optional<FileVersion> version() const override;
   std::optional<NodeVersion> lasting_version() const override;
   int64_t changed_ns() const override { return version_.changed_ns; }
-  bool HasSameContents() const override;
+  bool HasSameContents(Asked asked) const override;
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override;
   Prefetched Prefetch(uint64_t offset, uint64_t bytes) const override;
 

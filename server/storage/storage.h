@@ -80,6 +80,14 @@ constexpr bool IsSettled(int64_t changed_ns, int64_t looked_ns) {
   return changed_ns <= looked_ns - kSettleTime.count();
 }
 
+// The latest time at which a file can have changed that says it changed at `changed_ns`: the clock of a file
+// system ticks, and that of some has whole seconds.
+constexpr int64_t LatestChange(int64_t changed_ns) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  constexpr int64_t kTick = kSecond / 50;  // the kernel's is 10 ms at most
+  return changed_ns + (changed_ns % kSecond == 0 ? kSecond : kTick);
+}
+
 // What became of a Prefetch.
 struct Prefetched {
   uint64_t bytes = 0;  // that were asked for
@@ -108,9 +116,10 @@ class RandomAccessFile {
   // Unix time of its last change before it was opened, of whatever kind, which no program can set. 0: the
   // storage does not tell.
   virtual int64_t changed_ns() const { return 0; }
-  // Whether size and time of the last write are still the same. Asks a file server anew, so it may block.
-  // True: the storage does not tell.
-  virtual bool HasSameContents() const { return true; }
+  // Whether size and time of the last write are still the same, by what this host remembers of a file
+  // server's files, or by the server, which may block. True: the storage does not tell.
+  enum class Asked { kHost, kServer };
+  virtual bool HasSameContents(Asked /*asked*/) const { return true; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
   // where.

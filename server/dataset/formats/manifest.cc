@@ -432,17 +432,18 @@ std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNam
 // Returns false if the table is still being written. Watches one that changed just now: between two writes it
 // may end in the middle of a number.
 Result<bool> IsComplete(const RandomAccessFile& table) {
-  if (!table.HasSameContents()) return false;
+  const auto is_same = [&] { return table.HasSameContents(RandomAccessFile::Asked::kServer); };
+  if (!is_same()) return false;
   std::byte last{};
   if (table.size() > 0) RETURN_IF_ERROR(table.ReadAt(table.size() - 1, {&last, 1}));
   const std::chrono::nanoseconds pause = last == std::byte{'\n'} ? kPauseBehindRow : kSettleTime;
   // A time ahead of this clock says nothing: it is as if the last change were now.
   const int64_t now = UnixNanoseconds();
-  const std::chrono::nanoseconds quiet(now - std::clamp(table.changed_ns(), now - pause.count(), now));
+  const std::chrono::nanoseconds quiet(
+      now - std::clamp(LatestChange(table.changed_ns()), now - pause.count(), now));
   const auto until = std::chrono::steady_clock::now() + pause - quiet;
-  while (std::chrono::steady_clock::now() < until && table.HasSameContents())
-    std::this_thread::sleep_for(kLookEvery);
-  return table.HasSameContents();
+  while (std::chrono::steady_clock::now() < until && is_same()) std::this_thread::sleep_for(kLookEvery);
+  return is_same();
 }
 
 // Opens the table `name` in `folder`. Image paths are relative to the folder. The columns become fields:

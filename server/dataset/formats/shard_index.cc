@@ -32,6 +32,7 @@ namespace {
 constexpr size_t kIndexThreads = 16;
 constexpr std::chrono::seconds kReportEvery(5);
 constexpr uint64_t kAskedAheadBytes = 4096;
+constexpr int kTriesAtRest = 10;       // to find an archive that is not being written
 constexpr uint64_t kFieldBytes = 256;  // of a field of a shard, besides its name and its parts
 
 struct MemberName {
@@ -226,9 +227,24 @@ Result<std::optional<ShardIndex>> Recall(const RandomAccessFile& file,
   return shard && shard->file_bytes == file.size() ? std::move(shard) : none;
 }
 
+// Opens an archive that will have another time if it changes once more: behind the tick of the clock in which
+// it changed last.
+Result<std::unique_ptr<const RandomAccessFile>> OpenAtRest(const Location& base, const std::string& name) {
+  for (int tries = 0; tries < kTriesAtRest; ++tries) {
+    ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
+    const int64_t tick = LatestChange(file->changed_ns()) - file->changed_ns();
+    // A time ahead of this clock is that of another one.
+    const int64_t age = std::max<int64_t>(0, UnixNanoseconds() - file->changed_ns());
+    if (age >= tick) return file;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(tick - age));
+  }
+  return DataLoss("index " + QuotePath(base.FullPath(name)) +
+                  ": it is being written; open it when it is complete");
+}
+
 Result<Found> IndexShard(const Location& base, const std::string& name, SharedIndex& shared, int64_t now_ns) {
   try {
-    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
+    ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, OpenAtRest(base, name));
     const std::optional<FileVersion> version = file->version();
     if (const auto known = version ? shared.Known(*version, name) : std::nullopt) {
       const auto [first, second] = std::minmax(*known, name);  // which came first depends on the threads
@@ -245,6 +261,7 @@ Result<Found> IndexShard(const Location& base, const std::string& name, SharedIn
     found.shard = *std::move(shard);
     found.shard.name = name;
     found.shard.changed_ns = file->changed_ns();
+    found.shard.version = version;
     return found;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("index " + QuotePath(base.FullPath(name)) +

@@ -32,10 +32,11 @@ struct ShardPart {
 // One archive. Neighbouring files of one key are a sample; a key is a file's path up to the first dot of its
 // name, and the rest, in lower case, is its extension.
 struct ShardIndex {
-  std::string name;          // relative to the dataset; empty: the dataset is this archive
-  uint64_t file_bytes = 0;   // of the archive
-  int64_t changed_ns = 0;    // of the archive, see RandomAccessFile
-  PackedNames keys;          // by sample
+  std::string name;                    // relative to the dataset; empty: the dataset is this archive
+  uint64_t file_bytes = 0;             // of the archive
+  int64_t changed_ns = 0;              // of the archive, see RandomAccessFile
+  std::optional<FileVersion> version;  // of the archive, if its storage has versions
+  PackedNames keys;                    // by sample
   uint64_t passed_over = 0;  // files that belong to no sample: hidden ones, and those without an extension
   // By the field that the extension becomes, a part for each sample.
   std::map<std::string, std::vector<ShardPart>, std::less<>> fields;

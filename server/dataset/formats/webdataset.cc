@@ -131,7 +131,8 @@ class WebDataset final : public Dataset {
   // kDataLoss if it is not what the index was made of.
   Result<std::unique_ptr<const RandomAccessFile>> OpenShard(const ShardIndex& shard) const {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_->OpenFile(shard.name));
-    if (file->size() != shard.file_bytes || file->changed_ns() != shard.changed_ns)
+    const bool same = file->size() == shard.file_bytes && file->changed_ns() == shard.changed_ns;
+    if (!same || (shard.version && file->version() != shard.version))
       return DataLoss(
           "read " + QuotePath(file->path()) +
           ": it was written to, replaced, or given other owners or permissions after the dataset was "

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sys/stat.h>
 
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -218,6 +223,44 @@ TEST_F(WebdatasetTest, AShardThatChangesIsAnErrorAndNotOtherBytes) {
   }
   EXPECT_THAT(Bytes(*dataset, 0, 0), HasSubstr("open the dataset again"));
   EXPECT_THAT(Label(*dataset, 0), StatusIs(Code::kDataLoss, HasSubstr("a.tar")));
+}
+
+// Two shards that were exchanged have one time of their last change.
+TEST_F(WebdatasetTest, AnotherShardOfTheSameTimeIsAnErrorAndNotOtherBytes) {
+  Shard("a.tar", {{"1.jpg", "one"}, {"2.jpg", "two"}});
+  Shard("../other/a.tar", {{"2.jpg", "two"}, {"1.jpg", "one"}});
+  const auto exchange = [&] {
+    return ::renameat2(AT_FDCWD, (dir_ / "set/a.tar").c_str(), AT_FDCWD, (dir_ / "other/a.tar").c_str(),
+                       RENAME_EXCHANGE);
+  };
+  if (exchange() != 0) GTEST_SKIP() << "this file system cannot exchange files";
+  const int64_t before = ChangedNs();
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  if (!dataset->OpenImage(0, 0).value()->version()) GTEST_SKIP() << "this file system has no versions";
+  EXPECT_EQ(Bytes(*dataset, 0, 0), "two");
+  fs::rename(dir_ / "set", dir_ / "old");
+  fs::rename(dir_ / "other", dir_ / "set");
+  EXPECT_EQ(ChangedNs(), before);
+  EXPECT_THAT(Bytes(*dataset, 0, 0), HasSubstr("open the dataset again"));
+}
+
+// A change in the same tick would leave its time as it is.
+TEST_F(WebdatasetTest, AShardIsIndexedBehindTheTickInWhichItChanged) {
+  Shard("a.tar", {{"1.jpg", "one"}});
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  EXPECT_GE(UnixNanoseconds(), LatestChange(ChangedNs()));
+  EXPECT_EQ(LatestChange(7'000'000'000), 8'000'000'000);
+}
+
+TEST_F(WebdatasetTest, AShardThatChangesUnderAReadIsAnError) {
+  Shard("a.tar", {{"1.jpg", "one"}, {"2.jpg", "two"}});
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  ASSERT_OK_AND_ASSIGN(const auto image, dataset->OpenImage(0, 0));
+  std::vector<std::byte> bytes;
+  EXPECT_OK(image->ReadAll(100, bytes));
+  std::fstream(dir_ / "set/a.tar", std::ios::in | std::ios::out).seekp(512) << "two";
+  fs::last_write_time(dir_ / "set/a.tar", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_THAT(image->ReadAll(100, bytes), StatusIs(Code::kDataLoss, HasSubstr("was written to meanwhile")));
 }
 
 TEST_F(WebdatasetTest, LabelsAreReadWhenTheDatasetIsOpened) {
