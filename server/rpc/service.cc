@@ -11,6 +11,7 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/log_context.h"
+#include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/offer_message.h"
 #include "server/rpc/open_feed_request.h"
