@@ -74,9 +74,8 @@ const Json* Slowest(const Json& feed) {
     if (RecentlySlow(session) > (slowest == nullptr ? 0 : RecentlySlow(*slowest))) slowest = &session;
   if (slowest == nullptr) return nullptr;
   const double slowest_share = RecentlySlow(*slowest);
-  const auto slow = std::count_if(sessions.begin(), sessions.end(), [&](const Json& session) {
-    return RecentlySlow(session) > slowest_share / 2;
-  });
+  const auto slow = std::ranges::count_if(
+      sessions, [&](const Json& session) { return RecentlySlow(session) > slowest_share / 2; });
   return slow == 1 ? slowest : nullptr;
 }
 
@@ -85,9 +84,8 @@ std::string AwaitedTrainers(const Json& feed) {
   const uint64_t size = UintField(feed, "group_size");
   if (size == 0) return "trainers: some have not attached";
   const Json& sessions = ListField(feed, "sessions");
-  const auto there = std::count_if(sessions.begin(), sessions.end(), [](const Json& session) {
-    return TextField(session, "state") == "attached";
-  });
+  const auto there = std::ranges::count_if(
+      sessions, [](const Json& session) { return TextField(session, "state") == "attached"; });
   return "its group: " + std::to_string(there) + " of " + std::to_string(size) + " members are there";
 }
 
@@ -163,8 +161,8 @@ std::string FeedRemedy(const Json& feed) {
       return "batches of equal work, or retry_after= if that hangs: later ones are ready, but " + slowest;
     return "more processes that fill batches (num_workers)";
   }
-  const auto* const found = std::find_if(kRemedies.begin(), kRemedies.end(),
-                                         [&](const auto& remedy) { return bound.on == remedy.first; });
+  const auto* const found =
+      std::ranges::find_if(kRemedies, [&](const auto& remedy) { return bound.on == remedy.first; });
   if (found == kRemedies.end()) return "";
   return std::string(found->second) + (bound.on == "read" ? BroadcastRemedy(feed) : "");
 }

@@ -26,8 +26,7 @@ constexpr uint32_t kMaxEncodedImages = 65536;
 constexpr uint64_t kMinImageFieldBytes = 64;  // a header that says where the images are
 
 bool IsPrintable(std::string_view text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+  return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
 void CheckProduced(const DatasetSpec& spec, Faults& faults) {

@@ -342,8 +342,7 @@ std::vector<std::string> DatasetFaults(const DatasetSpec& dataset) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
   };
-  if (dataset.name.empty() || dataset.name.size() > 128 ||
-      !std::all_of(dataset.name.begin(), dataset.name.end(), in_name)) {
+  if (dataset.name.empty() || dataset.name.size() > 128 || !std::ranges::all_of(dataset.name, in_name)) {
     faults.emplace_back("a name consists of 1 to 128 letters, digits, '.', '_' and '-'");
   }
   if (dataset.path.empty()) faults.emplace_back("path is missing");

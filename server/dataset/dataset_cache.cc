@@ -95,8 +95,7 @@ std::shared_ptr<const Dataset> DatasetCache::FindOrAdd(const Key& key,
   Recent evicted;
   const MutexLock lock(mutex_);
   entries_.remove_if([](const Entry& entry) { return entry.dataset.expired(); });
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.key == key; });
+  const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.key == key; });
   std::shared_ptr<const Dataset> used = found != entries_.end() ? found->dataset.lock() : nullptr;
   if (used == nullptr) {
     if (opened == nullptr) return nullptr;

@@ -59,9 +59,7 @@ class Queue final : public Membership {
     }
   }
 
-  bool IsWaiting(uint32_t slot) const override {
-    return std::find(waiting_.begin(), waiting_.end(), slot) != waiting_.end();
-  }
+  bool IsWaiting(uint32_t slot) const override { return std::ranges::find(waiting_, slot) != waiting_.end(); }
   uint32_t waiting() const override { return static_cast<uint32_t>(waiting_.size()); }
 
   bool MayLendAgain() const override {
@@ -189,8 +187,8 @@ bool Membership::ReadLease(Participant& participant, uint32_t slot) {
 
 bool Membership::IsReleased(uint32_t slot) const {
   const auto has_released = [slot](const Participant* participant) { return !participant->Holds(slot); };
-  return !IsWaiting(slot) && std::all_of(members_.begin(), members_.end(), has_released) &&
-         std::all_of(holders_.begin(), holders_.end(), has_released);
+  return !IsWaiting(slot) && std::ranges::all_of(members_, has_released) &&
+         std::ranges::all_of(holders_, has_released);
 }
 
 bool Membership::SetStarved(bool starved) {

@@ -63,15 +63,13 @@ struct Participant {
 
   // The number of batches that were lent and not released when last read.
   int64_t Owes() const {
-    return std::count_if(leases.begin(), leases.end(),
-                         [](const Lease& lease) { return lease.generation != 0; });
+    return std::ranges::count_if(leases, [](const Lease& lease) { return lease.generation != 0; });
   }
   // The number of these that the client reports as not taken. Untrusted: it may report any number.
   int64_t Untaken() const {
     const uint64_t taken = pages->Stats().taken;
-    return std::count_if(leases.begin(), leases.end(), [taken](const Lease& lease) {
-      return lease.generation != 0 && lease.sequence >= taken;
-    });
+    return std::ranges::count_if(
+        leases, [taken](const Lease& lease) { return lease.generation != 0 && lease.sequence >= taken; });
   }
   // The CLOCK_MONOTONIC time since when the client reports that it waits for a batch; 0: it does not.
   // Untrusted, as above.

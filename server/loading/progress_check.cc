@@ -27,9 +27,8 @@ std::string Describe(const std::vector<HungThread>& hung) {
     text += ": sample " + std::to_string(first.sample) + " of feed " + std::to_string(first.feed) + ", " +
             first.sample_name;
   const auto count = [&](PoolKind pool) {
-    return std::count_if(hung.begin(), hung.end(), [pool](const HungThread& thread) {
-      return thread.gpu.empty() && thread.pool == pool;
-    });
+    return std::ranges::count_if(
+        hung, [pool](const HungThread& thread) { return thread.gpu.empty() && thread.pool == pool; });
   };
   const auto more_workers = count(PoolKind::kWorkers) - (reads ? 0 : 1);
   const auto more_readers = count(PoolKind::kReaders) - (reads ? 1 : 0);
@@ -108,7 +107,7 @@ void ProgressCheck::LogSlowOperations(Clock::time_point now) {
   if (!parts_.operations) return;
   const std::vector<OngoingOperation> under_way = parts_.operations();
   const auto among = [](const std::vector<OngoingOperation>& all, const OngoingOperation& one) {
-    return std::find(all.begin(), all.end(), one) != all.end();
+    return std::ranges::find(all, one) != all.end();
   };
   std::erase_if(logged_operations_, [&](const OngoingOperation& one) {
     if (among(under_way, one)) return false;

@@ -90,9 +90,8 @@ int HttpServer::TimeoutMs() const {
 // Drops the oldest connection without a pending answer, or else the oldest of all.
 void HttpServer::MakeRoom() {
   if (connections_.size() < kMaxConnections) return;
-  const auto idle = std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
-    return connection.stage != Stage::kAnswer;
-  });
+  const auto idle = std::ranges::find_if(
+      connections_, [](const Connection& connection) { return connection.stage != Stage::kAnswer; });
   const ConnectionIterator dropped = idle == connections_.end() ? connections_.begin() : idle;
   refusals_.Count(Refusal::kHttp, "HTTP: the oldest of " + std::to_string(kMaxConnections) +
                                       " connections, from " + dropped->peer + ", was dropped for a new one");

@@ -83,7 +83,7 @@ std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& ou
   if (!is_1_x)
     return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "only HTTP/1.1 and HTTP/1.0 are supported"};
   if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are supported"};
-  if (!std::all_of(target.begin(), target.end(), IsVisible) || target.find('#') != std::string_view::npos)
+  if (!std::ranges::all_of(target, IsVisible) || target.find('#') != std::string_view::npos)
     return HttpFault{400, "the request has no valid path"};
   out.with_body = method == "GET";
   return ParseTarget(target, out);
@@ -92,8 +92,7 @@ std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& ou
 }  // namespace
 
 std::string NormalHost(std::string_view host) {
-  if (!std::all_of(host.begin(), host.end(), IsVisible))
-    return {};  // also excludes NUL, which would end a C string
+  if (!std::ranges::all_of(host, IsVisible)) return {};  // also excludes NUL, which would end a C string
   const size_t bracket = host.find(']');
   const size_t colon = host.rfind(':');
   const bool bracketed = !host.empty() && host.front() == '[' && bracket != std::string_view::npos;
@@ -112,12 +111,12 @@ std::string NormalHost(std::string_view host) {
   std::string name(host);
   if (const auto address = Address(AF_INET, name)) return *address;
   if (const auto address = Address(AF_INET6, name)) return *address;
-  std::transform(name.begin(), name.end(), name.begin(), AsciiLower);
+  std::ranges::transform(name, name.begin(), AsciiLower);
   if (name.size() > 1 && name.back() == '.') name.pop_back();
   const auto in_name = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
   };
-  return std::all_of(name.begin(), name.end(), in_name) ? name : std::string();
+  return std::ranges::all_of(name, in_name) ? name : std::string();
 }
 
 bool HasBareLineFeed(std::string_view bytes) {
@@ -136,11 +135,10 @@ std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
     if (line.empty()) break;
     const size_t colon = line.find(':');
     const std::string_view name = line.substr(0, colon);
-    if (colon == std::string_view::npos || name.empty() ||
-        !std::all_of(name.begin(), name.end(), IsTokenCharacter))
+    if (colon == std::string_view::npos || name.empty() || !std::ranges::all_of(name, IsTokenCharacter))
       return HttpFault{400, "a header line is malformed"};
     const std::string_view value = line.substr(colon + 1);
-    if (!std::all_of(value.begin(), value.end(), IsInValue))
+    if (!std::ranges::all_of(value, IsInValue))
       return HttpFault{400, "a header value contains a control character"};
     if (!EqualsIgnoringCase(name, "host")) continue;
     if (host) return HttpFault{400, "more than one Host header"};

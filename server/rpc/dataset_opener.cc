@@ -81,8 +81,7 @@ DatasetSpec DatasetOpener::PlaceOf(const DatasetSpec& spec) const {
 }
 
 DatasetOpener::PlaceStates::iterator DatasetOpener::Find(const DatasetSpec& place) {
-  return std::find_if(places_.begin(), places_.end(),
-                      [&](const PlaceState& state) { return state.place == place; });
+  return std::ranges::find_if(places_, [&](const PlaceState& state) { return state.place == place; });
 }
 
 DatasetOpener::PlaceStates::iterator DatasetOpener::FindOrAdd(const DatasetSpec& place) {
@@ -154,7 +153,7 @@ DatasetOpener::Waiters DatasetOpener::TakeRefused(uid_t user, const DatasetSpec&
   const auto state = Find(place);
   if (state == places_.end()) return refused;
   MoveIf(state->waiting, refused, of_user);
-  closes = std::any_of(state->closing.begin(), state->closing.end(), of_user);
+  closes = std::ranges::any_of(state->closing, of_user);
   if (!closes) state->queued.erase(user);
   EraseIfIdle(state);
   return refused;
@@ -179,8 +178,8 @@ std::optional<DatasetOpener::Task> DatasetOpener::BeginTask(uid_t user, const Da
   Task task;
   MoveIf(state->closing, task.closing, [user](const PendingClose& one) { return one.user == user; });
   if (task.closing.empty()) {
-    const auto own = std::find_if(state->waiting.begin(), state->waiting.end(),
-                                  [user](const Waiter& waiter) { return waiter.user == user; });
+    const auto own =
+        std::ranges::find_if(state->waiting, [user](const Waiter& waiter) { return waiter.user == user; });
     if (own ==
         state->waiting
             .end()) {  // served by another user's task, or no longer waiting; others have tasks of their own

@@ -42,8 +42,7 @@ void FeedTable::Start() {
 void FeedTable::Stop() {
   {
     const MutexLock lock(mutex_);
-    PF_CHECK(std::all_of(entries_.begin(), entries_.end(),
-                         [](const auto& item) { return item.second.sessions == 0; }),
+    PF_CHECK(std::ranges::all_of(entries_, [](const auto& item) { return item.second.sessions == 0; }),
              "sessions end before the feed table");
     stopping_ = true;
   }
@@ -250,8 +249,7 @@ void FeedTable::Retire(Feed* feed) {
 std::unique_ptr<Feed> FeedTable::TakeLast(const Feed* feed) {
   const MutexLock lock(mutex_);
   while (true) {
-    const auto found =
-        std::find_if(retired_.begin(), retired_.end(), [feed](const auto& one) { return one.get() == feed; });
+    const auto found = std::ranges::find_if(retired_, [feed](const auto& one) { return one.get() == feed; });
     if (found == retired_.end()) {
       changed_.Wait(mutex_);
       continue;

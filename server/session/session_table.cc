@@ -219,8 +219,7 @@ std::shared_ptr<Session> SessionTable::Find(uint64_t id) const {
 }
 
 bool SessionTable::AllLeftLocked() const {
-  return std::all_of(sessions_.begin(), sessions_.end(),
-                     [](const auto& entry) { return HasLeft(*entry.second); });
+  return std::ranges::all_of(sessions_, [](const auto& entry) { return HasLeft(*entry.second); });
 }
 
 bool SessionTable::AllLeft() const {

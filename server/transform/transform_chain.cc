@@ -71,8 +71,7 @@ TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& 
 }
 
 bool TransformChain::Has(GpuForm form) const {
-  return std::any_of(links_.begin(), links_.end(),
-                     [form](const Link& link) { return link.transform->gpu_form() == form; });
+  return std::ranges::any_of(links_, [form](const Link& link) { return link.transform->gpu_form() == form; });
 }
 
 std::optional<std::string> TransformChain::FirstThatMovesPixels() const {
@@ -84,8 +83,8 @@ std::optional<std::string> TransformChain::FirstThatFillsWithColour() const {
 }
 
 std::optional<std::string> TransformChain::First(bool (Transform::*matches)() const) const {
-  const auto found = std::find_if(links_.begin(), links_.end(),
-                                  [matches](const Link& link) { return (*link.transform.*matches)(); });
+  const auto found =
+      std::ranges::find_if(links_, [matches](const Link& link) { return (*link.transform.*matches)(); });
   return found == links_.end() ? std::nullopt : std::optional(found->place);
 }
 
@@ -123,7 +122,7 @@ Result<SampleView> TransformChain::View(uint64_t seed, ImageSize size, size_t fi
 
 size_t TransformChain::fixed() const {
   const auto varies = [](const Link& link) { return link.transform->Varies(); };
-  return static_cast<size_t>(std::find_if(links_.begin(), links_.end(), varies) - links_.begin());
+  return static_cast<size_t>(std::ranges::find_if(links_, varies) - links_.begin());
 }
 
 std::string TransformChain::GeometryText(size_t count) const {

@@ -21,10 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto& request = std::get<HttpRequest>(parsed);
   const auto visible = [](char c) { return c > ' ' && c < 0x7F; };
-  PF_CHECK(request.path.substr(0, 1) == "/" && std::all_of(request.path.begin(), request.path.end(), visible),
-           "a path is one");
-  PF_CHECK(!request.host.empty() && request.host.size() <= 255 &&
-               std::all_of(request.host.begin(), request.host.end(), visible),
+  PF_CHECK(request.path.substr(0, 1) == "/" && std::ranges::all_of(request.path, visible), "a path is one");
+  PF_CHECK(!request.host.empty() && request.host.size() <= 255 && std::ranges::all_of(request.host, visible),
            "a host is one");
   PF_CHECK(NormalHost(request.host) == request.host, "a host has one form");
   const HttpHosts hosts("10.0.0.7", {});

@@ -19,8 +19,7 @@ import grpc
 import numpy as np
 import PIL.Image
 import pytest
-from daemon_process import Daemon
-from raw_client import MAGIC, SERVICE, connect, frame, map_memfd, messages
+from raw_client import MAGIC, SERVICE, call, connect, frame, map_memfd, messages
 from withstand import hardship
 
 import pinfeed
@@ -28,19 +27,12 @@ from pinfeed._batcher import batcher as _batcher, client as _batcher_client
 
 JOIN, REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13, 14
 INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16
+HOST_FLAGS = ("--pool-bytes", "128MiB", "--pending-timeout", "2s")
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
 pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 NAME = "raw"
 eventually = functools.partial(hardship.eventually, deadline_s=20)
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """A daemon whose memory is all free between two tests."""
-    daemon = Daemon(tmp_path_factory.mktemp("host") / "run", "--pool-bytes", "128MiB", "--workers", "2", "--pending-timeout", "2s")
-    yield daemon
-    daemon.stop()
 
 
 class Model(threading.Thread):
@@ -81,9 +73,7 @@ def invite(host, consumer=False, slots=3, max_request_bytes=4096, name=NAME):
     """The daemon's BatcherInvitation. Raises grpc.RpcError."""
     wire = messages()
     request = wire.JoinBatcherRequest(name=name, consumer=consumer, slots=slots, max_request_bytes=max_request_bytes)
-    with grpc.insecure_channel(f"unix:{host.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.unary_unary(SERVICE + "JoinBatcher", wire.JoinBatcherRequest.SerializeToString, wire.BatcherInvitation.FromString)
-        return call(request, timeout=20)
+    return call(host.address, "JoinBatcher", request, wire.BatcherInvitation)
 
 
 def refused(host, **options):

@@ -10,7 +10,6 @@ import gc
 import io
 import multiprocessing
 import os
-import pathlib
 import queue
 import re
 import signal
@@ -22,6 +21,7 @@ import threading
 import numpy as np
 import PIL.Image
 import pytest
+from conftest import TOOL
 from withstand.hardship import eventually
 
 import pinfeed
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # 
 SPAWN = multiprocessing.get_context("spawn")
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 def jpeg(value, size=(40, 30)):

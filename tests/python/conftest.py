@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -16,6 +17,7 @@ from daemon_process import Daemon
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR") or ROOT / "build" / "release")
+TOOL = BUILD / "client" / "cli" / "pinfeed"
 PACKAGE = ROOT / "client" / "python"
 
 if str(PACKAGE) not in sys.path:
@@ -31,12 +33,47 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="pinfeed-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], True)
 
 
+def tool(daemon, *words, **options):
+    """(status, stdout, stderr) of the tool, for a daemon."""
+    done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory):
     """One daemon for all tests that only open feeds. Every path may be read; 4 slots and 2 workers."""
     running = Daemon(tmp_path_factory.mktemp("daemon") / "run", "--allowed-roots", "/", "--pool-bytes", "512MiB", "--workers", "2")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def start_daemon(tmp_path):
+    """start_daemon(flag, ..., option=...): a `Daemon` in a folder of its own. It ends with the test, with status 0."""
+    started = []
+
+    def start(*flags, **options):
+        started.append(Daemon(tmp_path / f"run{len(started)}", *flags, **options))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def host(request, tmp_path_factory):
+    """A daemon with the flags HOST_FLAGS of the module. Its memory is all free between two tests: see `memory_is_free`."""
+    running = Daemon(tmp_path_factory.mktemp("host") / "run", "--workers", "2", *request.module.HOST_FLAGS)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def memory_is_free(host):
+    """Goes before `nothing_is_left`, which then frees first what is left."""
+    yield
+    eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
 
 
 @pytest.fixture
@@ -62,4 +99,6 @@ def arrays(tmp_path_factory):
     return folder
 
 
-from fake_library import fake, fake_path  # noqa: E402, F401 - fixtures, of a package that is found only now
+import pinfeed  # noqa: E402 - found only now, as what follows
+from fake_library import fake, fake_path  # noqa: E402, F401 - fixtures
+from withstand.hardship import eventually  # noqa: E402

@@ -12,11 +12,11 @@ import time
 
 import numpy
 import pytest
+from conftest import TOOL
 from daemon_process import Daemon
 
 import pinfeed
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 # ---- slots --------------------------------------------------------------------------------------------------------------------------

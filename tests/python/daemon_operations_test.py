@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon as its operator meets it: metrics, probes, health, reflection, datasets, allowed users, many sessions."""
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -16,7 +17,8 @@ import grpc
 import numpy
 import pytest
 from daemon_process import Daemon
-from raw_client import SERVICE, Client, messages
+from raw_client import Client, call, messages
+from withstand.hardship import eventually, metrics
 
 SESSIONS = 256
 NOBODY = 65534
@@ -36,27 +38,13 @@ def numbers(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path):
-    """start(flag, ...): a daemon with HTTP on any port; ended with the test, with status 0."""
-    started = []
-
-    def run(*flags):
-        folder = tmp_path / f"run{len(started)}"
-        started.append(Daemon(folder, "--allowed-roots", "/", "--workers", "2", *flags, http_listen="127.0.0.1:0"))
-        return started[-1]
-
-    yield run
-    for daemon in started:
-        daemon.stop()
-
-
-def call(daemon, method, request, answer):
-    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        return channel.unary_unary(SERVICE + method, type(request).SerializeToString, answer.FromString)(request, timeout=20)
+def start(start_daemon):
+    """start(flag, ...): a daemon with HTTP on any port."""
+    return functools.partial(start_daemon, "--allowed-roots", "/", "--workers", "2", http_listen="127.0.0.1:0")
 
 
 def status(daemon):
-    return call(daemon, "GetStatus", messages().GetStatusRequest(), messages().GetStatusResponse)
+    return call(daemon.address, "GetStatus", messages().GetStatusRequest(), messages().GetStatusResponse)
 
 
 def health(daemon, service=""):
@@ -68,34 +56,16 @@ def health(daemon, service=""):
     return answer[1]
 
 
-def http(daemon, path):
-    return daemon.http(path)
-
-
-def metrics(daemon):
-    """The series of a scrape, {name{labels}: value}, and its text."""
-    code, text = http(daemon, "/metrics")
-    assert code == 200
-    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in lines}, text
-
-
-def eventually(what, holds):
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-
-
 def test_metrics_of_open_feeds_are_well_formed_and_end_with_them(wire, start, numbers):
     daemon = start()
     spec = wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4, slots=3)
-    scrapes = [metrics(daemon)[0]]
+    scrapes = [metrics(daemon)]
     assert not any("feed=" in name for name in scrapes[0])
     clients = [Client(daemon.address, spec) for _ in range(2)]
     for client in clients:
         for _ in range(10):
             client.release(client.take())
-    series, text = metrics(daemon)
+    series, text = metrics(daemon), daemon.http("/metrics")[1]
     scrapes.append(series)
     subprocess.run(["promtool", "check", "metrics"], input=text, text=True, check=True, timeout=60)
     feeds = sorted({match[1] for match in (re.search(r'feed="(\d+)"', name) for name in series) if match})
@@ -103,26 +73,26 @@ def test_metrics_of_open_feeds_are_well_formed_and_end_with_them(wire, start, nu
     assert series["pinfeed_batches_total"] >= 20 and series['pinfeed_sessions{state="attached"}'] == 2
     for gone, client in enumerate(clients, start=1):
         client.bye()
-        eventually("the feed is gone", lambda: metrics(daemon)[0]["pinfeed_sessions_closed_total"] == gone and len(status(daemon).feeds) == 2 - gone)
-        series = metrics(daemon)[0]
+        eventually("the feed is gone", lambda: metrics(daemon)["pinfeed_sessions_closed_total"] == gone and len(status(daemon).feeds) == 2 - gone)
+        series = metrics(daemon)
         scrapes.append(series)
         left = {feed for feed in feeds for name in series if f'feed="{feed}"' in name}
         assert left == set(feeds[gone:]), "the series of a feed end with it"
     for before, after in zip(scrapes, scrapes[1:]):
         falls = {name: (before[name], after.get(name)) for name in before if "_total" in name and not after.get(name, before[name] if "feed=" in name else -1) >= before[name]}
         assert not falls
-    eventually("the memory is back", lambda: metrics(daemon)[0]["pinfeed_pool_used_bytes"] == 0)
+    eventually("the memory is back", lambda: metrics(daemon)["pinfeed_pool_used_bytes"] == 0)
 
 
 def test_probes_and_health_tell_a_drain(wire, start, numbers):
     daemon = start()
-    assert http(daemon, "/readyz")[0] == 200 and http(daemon, "/healthz")[0] == 200 and health(daemon) == 1
+    assert daemon.http("/readyz")[0] == 200 and daemon.http("/healthz")[0] == 200 and health(daemon) == 1
     client = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
     daemon.process.send_signal(signal.SIGTERM)
     eventually("it drains", lambda: status(daemon).state == "draining")
-    assert http(daemon, "/readyz")[0] == 503 and http(daemon, "/healthz")[0] == 200
+    assert daemon.http("/readyz")[0] == 503 and daemon.http("/healthz")[0] == 200
     eventually("it is not healthy", lambda: health(daemon) == 2)
-    assert metrics(daemon)[0]["pinfeed_draining"] == 1
+    assert metrics(daemon)["pinfeed_draining"] == 1
     client.bye()
     assert daemon.process.wait(30) == 0
 
@@ -177,7 +147,7 @@ def test_silent_http_connections_keep_no_probe_waiting(start):
                 with contextlib.suppress(ConnectionError):  # it has made room
                     one.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"[:number])
             for _ in range(3):
-                assert http(daemon, "/healthz")[0] == 200 and http(daemon, "/readyz")[0] == 200
+                assert daemon.http("/healthz")[0] == 200 and daemon.http("/readyz")[0] == 200
             return any(is_open(one) for one in silent)
 
     eventually("the probes do not wait for silent connections", answers_beside_silent_ones)
@@ -199,7 +169,7 @@ def test_http_is_for_this_host_only(start):
         code, text = daemon.http(path, host="rebound.example")
         assert code == 421 and "http_hosts" in text and "sessions" not in text
         assert daemon.http(path, host="node7:9467")[0] == 200
-    assert metrics(daemon)[0]['pinfeed_refusals_total{reason="http"}'] == 4
+    assert metrics(daemon)['pinfeed_refusals_total{reason="http"}'] == 4
 
 
 def test_reflection_lists_the_services(start):
@@ -215,7 +185,7 @@ def test_datasets_are_listed_with_what_is_wrong(wire, start, numbers, tmp_path):
     config = tmp_path / "pinfeedd.toml"
     config.write_text(f'[datasets.good]\npath = "{numbers}"\n[datasets.broken]\npath = "{tmp_path}/broken.npy"\n[datasets.gone]\npath = "{tmp_path}/gone"\n')
     daemon = start("--config", str(config))
-    answer = call(daemon, "ListDatasets", wire.ListDatasetsRequest(), wire.ListDatasetsResponse)
+    answer = call(daemon.address, "ListDatasets", wire.ListDatasetsRequest(), wire.ListDatasetsResponse)
     assert list(answer.allowed_roots) == ["/"]
     by_name = {dataset.name: dataset for dataset in answer.datasets}
     assert set(by_name) == {"good", "broken", "gone"}

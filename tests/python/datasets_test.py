@@ -13,10 +13,9 @@ from hypothesis import strategies
 from PIL import Image
 
 import pinfeed
-from conftest import BUILD
+from conftest import TOOL
 from pinfeed._base.checks import absolute_path
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoded cache of a real daemon: the same batches as without it, its figures, and what operators do with it."""
+import functools
 import os
 import re
 import subprocess
@@ -8,21 +9,14 @@ import time
 import numpy
 import pinfeed
 import pytest
-from conftest import BUILD
-from daemon_process import Daemon
+from conftest import tool
 from PIL import Image
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 FILES = 24
 HEADS = {
     "whole": [pinfeed.RandomResizedCrop(24), pinfeed.RandomHorizontalFlip()],
     "crop": [pinfeed.Resize(32), pinfeed.CenterCrop(24), pinfeed.RandomHorizontalFlip(), pinfeed.ToDtype("float32", scale=True)],
 }
-
-
-def tool(daemon, *words):
-    done = subprocess.run([TOOL, "--address", daemon.address, *words], capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +32,8 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path, pictures):
-    """Starts daemons, which have ended by themselves when the test ends."""
-    daemons = []
-
-    def begin(*flags, **options):
-        daemons.append(Daemon(tmp_path / str(len(daemons)), "--allowed-roots", str(pictures), *flags, **options))
-        return daemons[-1]
-
-    yield begin
-    for daemon in daemons:
-        daemon.stop()
+def start(start_daemon, pictures):
+    return functools.partial(start_daemon, "--allowed-roots", str(pictures))
 
 
 def opened(daemon, pictures, transforms, **options):

@@ -7,9 +7,8 @@ import subprocess
 import xml.etree.ElementTree
 
 import pytest
-from conftest import BUILD
+from conftest import BUILD, TOOL
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 STAND_IN = BUILD / "tests" / "stand_in_cuda"
 SETS, SOURCES = ("1 large", "1,000 small", "1,000 large"), ("pageable", "pinned", "pin, then copy")
 WITH_STAND_IN = pytest.mark.skipif(not (STAND_IN / "libcuda.so.1").exists(), reason="built without CUDA")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept of image folders and shards, in real daemons: what is looked at again, and that the samples are always those of the disk."""
+import functools
 import os
 import sys
 import time
@@ -8,7 +9,6 @@ import numpy
 import pinfeed
 import pytest
 from conftest import ROOT
-from daemon_process import Daemon
 from PIL import Image
 
 sys.path.append(str(ROOT / "tests" / "bench"))
@@ -27,17 +27,9 @@ def pictures(tmp_path):
 
 
 @pytest.fixture
-def start(tmp_path, pictures):
-    """Starts daemons that keep no dataset open. They have ended by themselves when the test ends."""
-    daemons = []
-
-    def begin(*flags):
-        daemons.append(Daemon(tmp_path / f"run{len(daemons)}", "--allowed-roots", str(pictures), "--dataset-cache", "0", "--pool-bytes", "64MiB", *flags))
-        return daemons[-1]
-
-    yield begin
-    for daemon in daemons:
-        daemon.stop()
+def start(start_daemon, pictures):
+    """Starts daemons that keep no dataset open."""
+    return functools.partial(start_daemon, "--allowed-roots", str(pictures), "--dataset-cache", "0", "--pool-bytes", "64MiB")
 
 
 def add(path):

@@ -33,26 +33,13 @@ from withstand.hardship import eventually  # noqa: E402
 import pinfeed  # noqa: E402
 from pinfeed._loader import supervisor, worker_pool  # noqa: E402
 
+HOST_FLAGS = ("--pool-bytes", "128MiB")
 KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
 DEADLINE_S = 60
 HERE = pathlib.Path(__file__).resolve().parent
 ENDLESS = 10**7
 
-pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """A daemon whose memory is all free between two tests."""
-    daemon = Daemon(tmp_path_factory.mktemp("host") / "run", "--pool-bytes", "128MiB", "--workers", "2")
-    yield daemon
-    daemon.stop()
-
-
-@pytest.fixture(autouse=True)
-def memory_is_free(host):
-    yield
-    eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
+pytestmark = [pytest.mark.usefixtures("memory_is_free", "nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 @pytest.fixture

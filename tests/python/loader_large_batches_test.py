@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from conftest import TOOL  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Stream  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
@@ -22,25 +23,11 @@ from withstand.hardship import eventually  # noqa: E402
 import pinfeed  # noqa: E402
 from pinfeed._loader import one_off, supervisor, worker_pool  # noqa: E402
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
+HOST_FLAGS = ("--pool-bytes", "64MiB", "--user-pool-bytes", "32MiB")
 DEADLINE_S = 60
 LARGE = 1 << 20  # bytes; at least
 
-pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """A daemon whose memory is all free between two tests."""
-    daemon = Daemon(tmp_path_factory.mktemp("host") / "run", "--pool-bytes", "64MiB", "--user-pool-bytes", "32MiB", "--workers", "2")
-    yield daemon
-    daemon.stop()
-
-
-@pytest.fixture(autouse=True)
-def memory_is_free(host):
-    yield
-    eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
+pytestmark = [pytest.mark.usefixtures("memory_is_free", "nothing_is_left"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 
 def feed_of(daemon):

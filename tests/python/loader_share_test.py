@@ -5,7 +5,6 @@ import contextlib
 import gc
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from conftest import TOOL  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, all_same, growing, randoms, record  # noqa: E402
 from member_process import Member  # noqa: E402
@@ -54,7 +54,6 @@ class Counted:
         os.close(self.writer)
 
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 
 def seeded(seed=3):

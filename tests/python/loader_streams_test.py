@@ -366,7 +366,7 @@ def test_the_garbage_collector_finalises_no_pipe_before_its_pool():
     assert key not in worker_pool._kept and all(pipe.closed for pipe in pipes)
 
 
-class KeepsTheLoadedState(torch.utils.data.IterableDataset):
+class KeepsTheLoadedState(Stream):
     """As Hugging Face's: each iteration of the state's epoch number begins at the loaded state."""
 
     def __init__(self):
@@ -377,9 +377,6 @@ class KeepsTheLoadedState(torch.utils.data.IterableDataset):
         while self.at < 6:
             self.at += 1
             yield self.at - 1
-
-    def state_dict(self):
-        return {"at": self.at}
 
     def load_state_dict(self, state):
         self._starting_state_dict = state
@@ -490,12 +487,6 @@ class OpensForTheFirstSample(BeginsAnew):
             raise
         self.at = number + 1
         return number
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class OpensItsSource(BeginsAnew):

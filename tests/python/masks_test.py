@@ -2,17 +2,14 @@
 """Fields that lie beside the image, against a real daemon: they follow its geometry, stay as they are because the user says so, or are refused."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import numpy
 import pytest
+from conftest import tool
 from PIL import Image
 
 import pinfeed
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 SAMPLES, HEIGHT, WIDTH = 64, 12, 16
 
 
@@ -88,17 +85,13 @@ def test_fields_that_are_meant_to_stay(feeds, masked):
 
 
 def test_the_tools_know_masks(daemon, masked, tmp_path):
-    def tool(*words):
-        done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode, done.stdout, done.stderr
-
     bench = ("bench", f"{masked}/", "--batch-size", 8, "--batches", 3, "--json", "--transforms", '[{"center_crop": {"size": [4, 4]}}]')
-    status, _, err = tool(*bench)
+    status, _, err = tool(daemon, *bench)
     assert status != 0 and "name it in masks" in err
-    status, out, err = tool(*bench, "--masks", "mask", "--fields-unchanged", "flow")
+    status, out, err = tool(daemon, *bench, "--masks", "mask", "--fields-unchanged", "flow")
     assert status == 0, err
     assert json.loads(out)["samples"] == 24
-    status, out, err = tool("peek", f"{masked}/", "-n", 4, "-o", "sheet.png")
+    status, out, err = tool(daemon, "peek", f"{masked}/", "-n", 4, "-o", tmp_path / "sheet.png")
     assert status == 0, err
     assert out.splitlines()[2].split() == ["ROW", "COLUMN", "flow", "label", "mask", "sample_id"]
     sheet = numpy.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))

@@ -14,34 +14,14 @@ import sys
 import tempfile
 import termios
 import time
-import urllib.request
 
-import numpy
 import pinfeed
 import pytest
-from conftest import BUILD
+from conftest import TOOL, tool
 from daemon_process import Daemon
+from withstand.hardship import eventually, metrics
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 NOBODY = 65534
-
-
-def tool(daemon, *words, **options):
-    done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **options)
-    return done.returncode, done.stdout, done.stderr
-
-
-def metric(daemon, name):
-    port = (daemon.folder / "http.port").read_text().strip()
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
-    return float(re.search(rf"^{name} (\S+)$", text, re.M).group(1))
-
-
-def eventually(what, holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.005)
 
 
 class Configured:
@@ -76,7 +56,7 @@ def configured(tmp_path, arrays):
 def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
     daemon = configured.daemon
     assert configured.can_open("train") and not configured.can_open("new")
-    before = metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds")
+    before = metrics(daemon)["pinfeed_config_last_reload_success_timestamp_seconds"]
     configured.write('max_sessions = 1\nsocket_mode = "0600"\n', datasets=("new",))
     if how == "tool":
         status, out, err = tool(daemon, "reload")
@@ -88,8 +68,8 @@ def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
         daemon.process.send_signal(signal.SIGHUP)
         eventually("it is loaded", lambda: "takes effect only after a restart: socket_mode = 0o600" in daemon.log())
     assert configured.can_open("new") and not configured.can_open("train")
-    eventually("a new page says when", lambda: metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds") > before)
-    assert metric(daemon, "pinfeed_sessions_limit") == 1
+    eventually("a new page says when", lambda: metrics(daemon)["pinfeed_config_last_reload_success_timestamp_seconds"] > before)
+    assert metrics(daemon)["pinfeed_sessions_limit"] == 1
     with pinfeed.open("new", batch_size=4, framework="numpy", address=daemon.address):
         with pytest.raises(pinfeed.ResourceExhaustedError, match="max_sessions"):
             configured.can_open("new")
@@ -127,12 +107,12 @@ def test_a_wrong_file_changes_nothing_and_says_where(configured):
     assert f"{configured.file}:4: max_sessions: expected" in err and f"{configured.file}:5: sockets: unknown key" in err
     for line in (4, 5):  # an entry each
         assert re.search(rf"^2.*the configuration is unchanged: {configured.file}:{line}: ", daemon.log(), re.M)
-    eventually("a new page says so", lambda: metric(daemon, "pinfeed_config_last_reload_successful") == 0)
+    eventually("a new page says so", lambda: metrics(daemon)["pinfeed_config_last_reload_successful"] == 0)
     assert configured.can_open("train") and not configured.can_open("new")
     assert " debug " not in daemon.log()
     configured.write()
     assert tool(daemon, "reload")[:2] == (0, "loaded: nothing changed\n")
-    eventually("a new page says so", lambda: metric(daemon, "pinfeed_config_last_reload_successful") == 1)
+    eventually("a new page says so", lambda: metrics(daemon)["pinfeed_config_last_reload_successful"] == 1)
 
 
 def test_a_reload_names_what_a_flag_or_a_variable_overrides(tmp_path, arrays):

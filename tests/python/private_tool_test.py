@@ -2,15 +2,13 @@
 """What the tool `pinfeed` finds of private daemons. In PID and mount namespaces of its own: others of this user's, and a common one, may run on
 the host."""
 
-import os
-import pathlib
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from conftest import TOOL
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 
 TRAINER = """
 import os, subprocess, sys

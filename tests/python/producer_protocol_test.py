@@ -20,6 +20,7 @@ import time
 import grpc
 import numpy
 import pytest
+from conftest import TOOL
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
 from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invite, produced_spec, welcomed
@@ -30,20 +31,12 @@ from pinfeed._worker import producer as _producer
 from pinfeed._loader import produced_feed
 
 HERE = pathlib.Path(__file__).resolve().parent
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
+HOST_FLAGS = ("--pool-bytes", "128MiB", "--stuck-timeout", "300ms")
 NOBODY = 65534
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED.value[0]
 LIMIT = 256  # producers of a feed, attached and invited
 eventually = functools.partial(hardship.eventually, deadline_s=20)
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """A daemon whose memory is all free between two tests."""
-    daemon = Daemon(tmp_path_factory.mktemp("host") / "run", "--pool-bytes", "128MiB", "--workers", "2", "--stuck-timeout", "300ms")
-    yield daemon
-    daemon.stop()
 
 
 @pytest.fixture

@@ -92,12 +92,16 @@ def request_for(spec, cursor=None, client_name="raw client"):
     return request
 
 
-def open_feed(address, request, timeout=20):
-    """The daemon's answer to an OpenFeedRequest, or to any bytes in its place. Raises grpc.RpcError."""
-    serialize = bytes if isinstance(request, bytes) else messages().OpenFeedRequest.SerializeToString
+def call(address, method, request, answer, timeout=20):
+    """The daemon's answer, of the type `answer`, to a request or to any bytes in its place. Raises grpc.RpcError."""
+    serialize = bytes if isinstance(request, bytes) else type(request).SerializeToString
     # A pool of its own: else the connection outlives the channel for others that go to the same address.
     with grpc.insecure_channel(f"unix:{address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        return channel.unary_unary(SERVICE + "OpenFeed", serialize, messages().OpenFeedResponse.FromString)(request, timeout=timeout)
+        return channel.unary_unary(SERVICE + method, serialize, answer.FromString)(request, timeout=timeout)
+
+
+def open_feed(address, request, timeout=20):
+    return call(address, "OpenFeed", request, messages().OpenFeedResponse, timeout)
 
 
 def map_memfd(fd, size, protection):

@@ -17,7 +17,7 @@ import grpc
 import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from raw_client import FIELDS, MAGIC, SERVICE, WELCOME, connect, field, frame, map_memfd, messages, open_feed, request_for  # noqa: E402
+from raw_client import FIELDS, MAGIC, WELCOME, call, connect, field, frame, map_memfd, messages, open_feed, request_for  # noqa: E402
 
 PRODUCE, TASK, DONE, MEMORY = 5, 6, 7, 8
 VALUES = 100  # in a sample
@@ -37,10 +37,7 @@ def produced_spec(samples=10**6, batch_size=2, slots=4, **options):
 
 def invite(address, session_id):
     """The daemon's ProducerInvitation. Raises grpc.RpcError."""
-    wire = messages()
-    with grpc.insecure_channel(f"unix:{address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.unary_unary(SERVICE + "InviteProducer", wire.InviteProducerRequest.SerializeToString, wire.ProducerInvitation.FromString)
-        return call(wire.InviteProducerRequest(session_id=session_id), timeout=20)
+    return call(address, "InviteProducer", messages().InviteProducerRequest(session_id=session_id), messages().ProducerInvitation)
 
 
 def greet(path, token):

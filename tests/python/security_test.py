@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import contextlib
 import fcntl
+import functools
 import json
 import resource
 import socket
@@ -16,7 +17,6 @@ import numpy
 import pinfeed
 import pytest
 from conftest import BUILD
-from daemon_process import Daemon
 from deaf_caller import PREFACE, h2_frame, many_calls
 from raw_client import SERVICE, Client, connect, messages, open_feed, request_for
 from withstand.hardship import eventually, read_status
@@ -32,16 +32,8 @@ def spec(tmp_path):
 
 
 @pytest.fixture
-def start(tmp_path):
-    started = []
-
-    def run(*flags):
-        started.append(Daemon(tmp_path / f"run{len(started)}", "--allowed-roots", "/", "--workers", "1", "--pool-bytes", "64MiB", *flags, http_listen="127.0.0.1:0"))
-        return started[-1]
-
-    yield run
-    for daemon in started:
-        daemon.stop()
+def start(start_daemon):
+    return functools.partial(start_daemon, "--allowed-roots", "/", "--workers", "1", "--pool-bytes", "64MiB", http_listen="127.0.0.1:0")
 
 
 def user_of(daemon):

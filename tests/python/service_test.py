@@ -14,14 +14,13 @@ import urllib.request
 import numpy as np
 import pinfeed
 import pytest
-from conftest import BUILD
+from conftest import BUILD, TOOL
 from member_process import Printer
 from service_manager import WAIT_S, Service, stopped_thread
 from withstand.hardship import eventually, read_status, sessions_of
 
 WATCHDOG_MS = 600
 PATIENT_WATCHDOG_MS = 10_000  # of a machine that may be busy for a moment
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 GPU_READER = pathlib.Path(__file__).with_name("device") / "device_trainer.py"
 READER = """
 import sys, pinfeed

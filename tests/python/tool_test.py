@@ -3,7 +3,6 @@
 
 import itertools
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -12,13 +11,13 @@ import time
 
 import numpy
 import pytest
+from conftest import TOOL, tool
 from daemon_process import Daemon
 from PIL import Image
 from raw_client import Client, messages
 
 import pinfeed
 
-TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 RED, GREEN, BLUE = (220, 30, 30), (30, 200, 30), (30, 30, 220)
 GAP, SIDE = 2, 40
 
@@ -34,11 +33,6 @@ def images(tmp_path_factory):
         (folder / kind).mkdir(exist_ok=True)
         picture.save(folder / kind / f"{name}.png")
     return folder
-
-
-def tool(daemon, *words, cwd=None):
-    done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_peek_shows_whole_images_with_their_aspect_and_their_classes(daemon, images, tmp_path):

@@ -9,7 +9,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,12 +17,11 @@ import grpc
 import numpy
 import pinfeed
 import pytest
-from conftest import BUILD
+from conftest import BUILD, TOOL
 from daemon_process import Daemon
 from member_process import Printer
 from withstand.hardship import eventually, read_status, sessions_of
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 NOBODY = 65534
 BATCH = 50
 

@@ -50,9 +50,8 @@ Status CheckArena(const Invitation& invitation) {
 // Moves the tensor that the daemon fills out of the layout.
 Status TakeSampleIds(Invitation& invitation) {
   std::vector<TensorPlace>& tensors = invitation.layout.tensors;
-  const auto found = std::find_if(tensors.begin(), tensors.end(), [](const TensorPlace& tensor) {
-    return tensor.spec.name == kSampleIdName;
-  });
+  const auto found = std::ranges::find_if(
+      tensors, [](const TensorPlace& tensor) { return tensor.spec.name == kSampleIdName; });
   if (found == tensors.end()) return Unusable("it has no tensor 'sample_id'");
   if (found->spec.dtype != DType::kInt64 || !found->spec.shape.empty())
     return Unusable("its tensor 'sample_id' is not one int64 per sample");

@@ -113,8 +113,7 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
 void StripedArena::ReleasePart(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
   std::shared_ptr<CudaArena> gone;  // freed without the lock, here or after the last delivery
   const MutexLock lock(mutex_);
-  const auto found =
-      std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
+  const auto found = std::ranges::find_if(parts_, [&](const Part& one) { return one.arena.get() == &part; });
   PF_CHECK(found != parts_.end() && found->clients > 0, "a client leaves only a part that PartOn returned");
   found->keep = found->keep || keep;
   if (found->keep) {
@@ -130,7 +129,7 @@ void StripedArena::ReleasePart(const Arena& part, bool keep, std::optional<Clien
 
 StripedArena::Part* StripedArena::FindLocked(const std::string& gpu_uuid) {
   const auto found =
-      std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.gpu_uuid == gpu_uuid; });
+      std::ranges::find_if(parts_, [&](const Part& part) { return part.gpu_uuid == gpu_uuid; });
   return found != parts_.end() ? &*found : nullptr;
 }
 
@@ -157,8 +156,7 @@ void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done
     const MutexLock lock(mutex_);
     delivering_ = true;
     parts = ReadyLocked();
-    striped = std::all_of(parts_.begin(), parts_.end(),
-                          [](const Part& part) { return !part.ready || part.linked; });
+    striped = std::ranges::all_of(parts_, [](const Part& part) { return !part.ready || part.linked; });
     stripe = next_stripe_++ % parts.size();
   }
   if (parts.size() == 1) return first_->Deliver(piece, range, std::move(done));

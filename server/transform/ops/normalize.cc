@@ -51,8 +51,7 @@ std::vector<double> OneAChannel(TransformParameterReader& parameters, const std:
   if (values.empty() || values.size() > kMaxChannels) {
     parameters.Fault(name, "has " + std::to_string(values.size()) + " values; give one, or one a channel");
   }
-  if (std::any_of(values.begin(), values.end(),
-                  [](double value) { return !std::isfinite(static_cast<float>(value)); }))
+  if (std::ranges::any_of(values, [](double value) { return !std::isfinite(static_cast<float>(value)); }))
     parameters.Fault(name, "holds a value that is not finite, also as float32");
   return values;
 }
@@ -63,7 +62,7 @@ std::unique_ptr<const Transform> ParseNormalize(TransformParameterReader& parame
   std::vector<double> mean = OneAChannel(parameters, "mean");
   std::vector<double> std = OneAChannel(parameters, "std");
   // In float32, where it divides.
-  const auto bad = std::find_if(std.begin(), std.end(), [](double value) {
+  const auto bad = std::ranges::find_if(std, [](double value) {
     return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) <= 0;
   });
   if (bad != std.end())

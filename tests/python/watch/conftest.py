@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons with HTTP, and data for them."""
+import functools
+
 import numpy
 import pytest
-from daemon_process import Daemon
 from PIL import Image
 
 
@@ -20,15 +21,6 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path):
-    """start(flag, ...): a daemon with HTTP on any port. It ends with the test, with status 0."""
-    started = []
-
-    def run(*flags):
-        sizes = ("--pool-bytes", "256MiB", "--workers", "2", "--drain-timeout", "1s")
-        started.append(Daemon(tmp_path / f"run{len(started)}", "--allowed-roots", "/", *sizes, *flags, http_listen="127.0.0.1:0"))
-        return started[-1]
-
-    yield run
-    for daemon in started:
-        daemon.stop()
+def start(start_daemon):
+    """start(flag, ...): a daemon with HTTP on any port."""
+    return functools.partial(start_daemon, "--allowed-roots", "/", "--pool-bytes", "256MiB", "--workers", "2", "--drain-timeout", "1s", http_listen="127.0.0.1:0")

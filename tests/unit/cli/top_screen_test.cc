@@ -86,8 +86,7 @@ TEST(TopScreenTest, FitsAnyTerminalAndSaysWhatIsLeftOut) {
       EXPECT_LE(lines.size(), height);
       for (const std::string& line : lines) {
         EXPECT_LE(line.size(), width);
-        EXPECT_TRUE(std::all_of(line.begin(), line.end(), [](char c) { return c >= ' ' && c <= '~'; }))
-            << line;
+        EXPECT_TRUE(std::ranges::all_of(line, [](char c) { return c >= ' ' && c <= '~'; })) << line;
       }
     }
   }

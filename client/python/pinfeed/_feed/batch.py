@@ -134,9 +134,7 @@ def batch_class(names: Sequence[str]) -> Type[Batch]:
     return type("Batch", (Batch,), members)
 
 
-@functools.lru_cache(maxsize=64)
-def _restored_class(names: Tuple[str, ...]) -> Type[Batch]:
-    return batch_class(names)
+_restored_class = functools.lru_cache(maxsize=64)(batch_class)
 
 
 def _restored(names: Tuple[str, ...], tensors: Sequence[Any], attributes: Dict[str, Any]) -> Batch:

@@ -131,9 +131,6 @@ def cupy_memory(ordinal: int) -> Memory:
         with cupy.cuda.Device(ordinal):
             return cupy.empty(shape, dtype)
 
-    def dtype(name: str) -> Any:
-        return cupy.dtype(name)
-
     def stream() -> int:
         with cupy.cuda.Device(ordinal):
             return int(cupy.cuda.get_current_stream().ptr)
@@ -147,7 +144,7 @@ def cupy_memory(ordinal: int) -> Memory:
             return bool(cupy.cuda.get_current_stream().is_capturing())
 
     return Memory(
-        dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack, copy=copy, is_capturing=is_capturing
+        dtype=cupy.dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack, copy=copy, is_capturing=is_capturing
     )
 
 

@@ -82,10 +82,7 @@ class IndexLog:
         """Declares that no batch before `batch` will be read again."""
         self._consumed = batch
         _write(self._fd, _NUMBER.pack(batch), _CONSUMED_OFFSET)
-        if batch >= self.appended:
-            offset = self._offset
-        else:
-            offset = _read_entry(self._fd, batch)[1]
+        offset = self._offset if batch >= self.appended else _read_entry(self._fd, batch)[1]
         last = offset // _PAGE * _PAGE
         if last - self._punched >= _PUNCH_BYTES:
             _punch(self._fd, self._punched, last - self._punched)
