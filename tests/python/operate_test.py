@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators have a running daemon do: load its configuration again, end a session, drain, log more or less. With real trainers."""
 import collections
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -329,7 +330,8 @@ sys.stdin.read()
 def test_an_orphaned_member_of_a_group_keeps_what_it_holds_and_no_more(daemon, arrays, share):
     used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
     command = [sys.executable, "-c", LOSES_ITS_GROUP, str(arrays), daemon.address, share]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as orphan:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as orphan, contextlib.ExitStack() as end:
+        end.callback(orphan.kill)
         options = dict(batch_size=4, framework="numpy", address=daemon.address, share=share, group="pair", group_size=2, slots=4, zero_copy=True, name="stays")
         with pinfeed.open(arrays, **options) as feed:
             assert orphan.stdout.readline() == "orphaned\n"
