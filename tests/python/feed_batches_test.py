@@ -141,6 +141,14 @@ def test_without_numpy_open_says_what_to_install(fake, monkeypatch):
     assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
 
 
+def test_a_batch_is_not_rebuilt_from_one_iterator(fake):
+    """As transformers' Trainer does with tuples: the field would be a generator."""
+    batch = next(iter(fake()))
+    assert type(batch)(*batch).label is batch.label
+    with pytest.raises(TypeError, match=r'made of \d tensors, not of 1.*output="dict"'):
+        type(batch)(tensor for tensor in batch)
+
+
 def test_a_feed_nobody_refers_to_is_closed(fake):
     before = fake.c.fake_closed()
     feed = fake()

@@ -52,6 +52,11 @@ def test_set_epoch_chooses_the_epoch_of_the_next_for(fake):
         feed.set_epoch(-1)
 
 
+def test_what_has_a_sampler_has_a_batch_sampler(fake):
+    """Lightning asks a loader for evaluation for the second if it has the first."""
+    assert fake().batch_sampler is None
+
+
 def test_set_epoch_before_each_for_costs_no_seek(fake):
     feed = fake()
     for number in range(3):

@@ -90,6 +90,16 @@ class Row(list):
     pass
 
 
+class Entries(collections.UserDict):
+    def __init__(self, split, items):
+        super().__init__(items)
+        self.split = split
+
+
+class Items(collections.UserList):
+    note = "of the class"
+
+
 class View(collections.abc.Mapping):
     """A mapping that is no dict, and is made of one argument."""
 
@@ -308,6 +318,16 @@ def test_subclasses_keep_their_attributes_and_samples_are_unchanged():
     record, row = collated([samples[:1], samples[:1]])[0], collated([samples[1], samples[1]])
     assert type(record) is Record and record.note == row.note == "kept" and row[0].tolist() == [3, 3]
     assert samples[0] == {"a": 1} and samples[1] == [3]
+
+
+def test_wrappers_keep_their_attributes_with_workers_too():
+    """As transformers' BatchEncoding, whose constructor takes more than its items."""
+    entries = collated([Entries("train", {"a": 1}), Entries("train", {"a": 2})])
+    assert type(entries) is Entries and entries.split == "train" and entries["a"].tolist() == [1, 2]
+    first = Items([3])
+    first.note = "of the sample"
+    items = collated([first, first])
+    assert type(items) is Items and items.note == first.note and items[0].tolist() == [3, 3] and first == [3]
 
 
 def test_a_mapping_that_is_no_dict_keeps_its_type_where_possible():

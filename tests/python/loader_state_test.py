@@ -5,6 +5,7 @@ Long because: each kind of sampler, and each way to stop, is a test of the one p
 """
 
 import gc
+import io
 import pickle
 import random
 import re
@@ -44,6 +45,51 @@ def test_a_state_continues_the_epoch_and_then_the_next(batches):
     other.load_state_dict(state)
     assert values(other) == first[batches:] == values(iterator)
     assert values(other) == second
+
+
+GENERATORS = {
+    "global": lambda: None,
+    "torch's": seeded,
+    "PCG64": lambda: numpy.random.default_rng(4),
+    "MT19937": lambda: numpy.random.Generator(numpy.random.MT19937(4)),
+    "RandomState": lambda: numpy.random.RandomState(4),
+}
+
+
+@pytest.mark.parametrize("generator", GENERATORS.values(), ids=GENERATORS)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "seeding": "worker"}])
+def test_a_state_is_what_torch_loads_by_default(options, generator):
+    """torch.load takes bytes and tensors, but no arrays, since 2.6 (weights_only=True)."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module, name):
+            assert module.split(".")[0] == "torch" or (module, name) in [("_codecs", "encode"), ("collections", "OrderedDict")], f"{module}.{name}"
+            return super().find_class(module, name)
+
+    def made():
+        numpy.random.seed(2)
+        drawn = generator()
+        order = {"shuffle": True, "generator": drawn} if drawn is None or isinstance(drawn, torch.Generator) else {"sampler": samplers.RandomSampler(range(20), drawn)}
+        return pinfeed.DataLoader(Numbers(20), 3, **order, **options)
+
+    torch.manual_seed(3)
+    loader = made()
+    rest = advanced(loader, 2)
+    saved = pickle.dumps(loader.state_dict(), protocol=2)  # as torch.save does
+    other = made()
+    other.load_state_dict(Unpickler(io.BytesIO(saved)).load())
+    assert values(other) == values(rest)
+
+
+def test_a_state_with_an_array_still_continues():
+    """As versions wrote it that kept NumPy's state as it is."""
+    loader = shuffled(generator=seeded())
+    rest = advanced(loader, 2)
+    state = loader.state_dict()
+    state["start"]["global"] = [(name, numpy.random.get_state() if name == "numpy" else value) for name, value in state["start"]["global"]]
+    other = shuffled(generator=seeded(99))
+    other.load_state_dict(state)
+    assert values(other) == values(rest)
 
 
 @pytest.mark.parametrize("how", ["break", "an exception", "closed by the next"])

@@ -245,8 +245,9 @@ class Pinnable:
 def test_without_an_accelerator_nothing_is_pinned():
     if torch.cuda.is_available():
         pytest.skip("there is an accelerator")
-    with pytest.warns(UserWarning, match="no accelerator is found"):
-        assert [batch.tolist() for batch in pinfeed.DataLoader(Numbers(2), pin_memory=True)] == [[0], [1]]
+    for device in ("", "cuda", "cuda:0"):
+        with pytest.warns(UserWarning, match="no accelerator is found"):
+            assert [batch.tolist() for batch in pinfeed.DataLoader(Numbers(2), pin_memory=True, pin_memory_device=device)] == [[0], [1]]
 
 
 def test_everything_in_a_batch_is_pinned():

@@ -367,6 +367,18 @@ def test_a_worker_init_fn_that_fails_is_told():
         list(pinfeed.DataLoader(Numbers(4), num_workers=1, worker_init_fn=refuse))
 
 
+def test_a_first_batch_that_does_not_come_in_time_is_told_apart():
+    """Its worker may wait for the others, which have nothing to make yet."""
+    reader, writer = os.pipe()
+    iterator = iter(pinfeed.DataLoader(Numbers(8, lambda index: len(os.read(reader, 1))), 2, num_workers=2, timeout=0.3, multiprocessing_context="fork"))
+    with pytest.raises(RuntimeError, match="makes the first batch alone: if it waits for the others, give max_batch_bytes="):
+        next(iterator)
+    os.write(writer, b"12345678")
+    assert values(iterator) == [[1, 1]] * 4
+    os.close(reader)
+    os.close(writer)
+
+
 def test_a_batch_that_does_not_come_in_time_is_an_error():
     reader, writer = os.pipe()
 

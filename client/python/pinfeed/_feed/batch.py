@@ -44,6 +44,11 @@ class Batch(Tuple[Any, ...]):
 
     def __new__(cls, *values: Any) -> "Batch":
         # One argument per field, like a named tuple: libraries rebuild batches this way after moving the tensors.
+        if len(values) != len(cls._fields):
+            raise TypeError(
+                f"a batch of {', '.join(map(repr, cls._fields))} is made of {len(cls._fields)} tensors, not of {len(values)}: a library takes it for a plain tuple; "
+                'open the feed with output="dict" or "tuple"'
+            )
         return tuple.__new__(cls, values)
 
     def __getitem__(self, key: Any) -> Any:

@@ -103,6 +103,8 @@ class Feed(Stream):
         """
         return SamplerView(self, lambda: self.epoch, self.set_epoch)
 
+    batch_sampler = None  # as a DataLoader's with batch_size=None: Lightning asks whoever has a `sampler`
+
     @property
     def dataset(self) -> DatasetView:
         """Like a DataLoader's: ``len(feed.dataset)``, and its `classes`, `class_to_idx` and `targets`."""

@@ -21,7 +21,7 @@ def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
             warnings.warn("pin_memory_device is set but pin_memory is not: the batches are not pinned. Set pin_memory=True", stacklevel=7)
         return None
     torch = torch_or_none()
-    if torch is None or not (device or torch.cuda.is_available()):
+    if torch is None or not (torch.cuda.is_available() or (device and not device.startswith("cuda"))):
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
             stacklevel=7,

@@ -442,9 +442,8 @@ class _BatchPickler(pickle.Pickler):
             dtype, only_size = array_dtype(torch, tensor.dtype)
             offset, array = self._writer._take(shape if strides is None else (count,), dtype)
             copy = torch.from_numpy(array)
-            if only_size:
-                copy = copy.view(tensor.dtype)
-            (copy if strides is None else copy.as_strided(shape, strides)).copy_(tensor)
+            # Not all of torch's dtypes can be copied, such as uint4.
+            (copy if strides is None else copy.as_strided(shape, strides)).copy_(tensor.view(copy.dtype) if only_size else tensor)
         return _Reader.tensor, (offset, length, str(tensor.dtype)[len("torch.") :], shape, strides, requires_grad)
 
     def _reduce_subclass(self, tensor: Any) -> Any:

@@ -9,6 +9,7 @@ Long because: it is one class with a function for each type that a sample may ha
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import copy
 import dataclasses
@@ -288,7 +289,7 @@ class _Collator:
         if type(first) is dict:
             return batch
         try:
-            if not isinstance(first, dict):
+            if not isinstance(first, (dict, collections.UserDict)):
                 return type(first)(batch)
             same = copy.copy(first)  # has the attributes, such as a default_factory
             for key, value in batch.items():
@@ -320,7 +321,7 @@ class _Collator:
         if isinstance(first, tuple) or type(first) is list:
             return batch
         try:
-            if not isinstance(first, list):
+            if not isinstance(first, (list, collections.UserList)):
                 return type(first)(batch)
             same = copy.copy(first)  # has the attributes
             for number, value in enumerate(batch):

@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from .fetch import has_state, only_next
-from .seeding import draw_base_seed, global_states, mix, set_global_states
+from .seeding import draw_base_seed, global_states, mix, set_global_states, with_arrays, without_arrays
 
 VERSION = 1
 _NOTHING = object()
@@ -416,11 +416,12 @@ def _shuffles(sampler: Any) -> Optional[bool]:
 
 def _get_state(generator: Any) -> Any:
     if hasattr(generator, "bit_generator"):
-        return generator.bit_generator.state
-    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
+        return without_arrays(generator.bit_generator.state)
+    return without_arrays(generator.getstate() if hasattr(generator, "getstate") else generator.get_state())
 
 
 def _set_state(generator: Any, state: Any) -> None:
+    state = with_arrays(state)
     if hasattr(generator, "bit_generator"):
         generator.bit_generator.state = state
     elif hasattr(generator, "setstate"):

@@ -18,6 +18,7 @@ from .._base.optional_torch import torch_or_none
 
 _MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
+_ARRAY = "array"  # stands before the dtype and the bytes of one
 
 
 def mix(*numbers: int, state: int = 0) -> int:
@@ -49,10 +50,28 @@ def global_states() -> List[Tuple[str, Any]]:
     version, words, gauss = random.getstate()
     states: List[Tuple[str, Any]] = [
         ("random", (version, array.array("I", words).tobytes(), gauss)),
-        ("numpy", numpy.random.get_state()),
+        ("numpy", without_arrays(numpy.random.get_state())),
     ]
     torch = torch_or_none()
     return states if torch is None else [*states, ("torch", torch.get_rng_state().numpy().tobytes())]
+
+
+def without_arrays(state: Any) -> Any:
+    """Returns the state of a NumPy generator with bytes in place of its arrays, which torch.load refuses by default."""
+    if isinstance(state, numpy.ndarray):
+        return (_ARRAY, state.dtype.str, state.tobytes())
+    if isinstance(state, dict):
+        return {name: without_arrays(value) for name, value in state.items()}
+    return tuple(map(without_arrays, state)) if isinstance(state, tuple) else state
+
+
+def with_arrays(state: Any) -> Any:
+    """Returns the state that `without_arrays` was given, or `state` if that was written without it."""
+    if isinstance(state, tuple) and state[:1] == (_ARRAY,):
+        return numpy.frombuffer(state[2], state[1])
+    if isinstance(state, dict):
+        return {name: with_arrays(value) for name, value in state.items()}
+    return tuple(map(with_arrays, state)) if isinstance(state, tuple) else state
 
 
 def set_global_states(states: List[Tuple[str, Any]]) -> None:
@@ -62,7 +81,7 @@ def set_global_states(states: List[Tuple[str, Any]]) -> None:
             version, words, gauss = state
             random.setstate((version, tuple(array.array("I", words)), gauss))
         elif name == "numpy":
-            numpy.random.set_state(state)
+            numpy.random.set_state(with_arrays(state))
         elif torch is not None:
             torch.set_rng_state(torch.from_numpy(numpy.frombuffer(state, numpy.uint8).copy()))
 
