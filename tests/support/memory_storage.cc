@@ -28,6 +28,7 @@ class MemoryFile final : public RandomAccessFile {
         key_(std::move(path)),
         changed_ns_(changed_ns) {}
 
+  int64_t changed_ns() const override { return changed_ns_; }
   std::optional<NodeVersion> lasting_version() const override {
     return NodeVersion{{1, std::hash<std::string>()(key_)}, 1, changed_ns_, changed_ns_};
   }

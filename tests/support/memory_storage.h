@@ -44,6 +44,12 @@ class MemoryStorage {
   using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
   Ranges AskedAhead(const std::string& path) const PF_EXCLUDES(mutex_);
 
+  // Files that are written from now on were changed at this Unix time and one more nanosecond each.
+  void SetClock(int64_t now_ns) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    writes_ = now_ns;
+  }
+
   // The place `path`, whether or not anything is there. Its name is "memory:/" and the path.
   std::shared_ptr<const Location> At(const std::string& path);
 

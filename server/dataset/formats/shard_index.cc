@@ -230,13 +230,16 @@ Result<std::optional<ShardIndex>> Recall(const RandomAccessFile& file,
 // Opens an archive that will have another time if it changes once more: behind the tick of the clock in which
 // it changed last.
 Result<std::unique_ptr<const RandomAccessFile>> OpenAtRest(const Location& base, const std::string& name) {
+  std::optional<int64_t> waited_behind;
   for (int tries = 0; tries < kTriesAtRest; ++tries) {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(name));
-    const int64_t tick = LatestChange(file->changed_ns()) - file->changed_ns();
-    // A time ahead of this clock is that of another one.
-    const int64_t age = std::max<int64_t>(0, UnixNanoseconds() - file->changed_ns());
-    if (age >= tick) return file;
+    const int64_t changed_ns = file->changed_ns();
+    const int64_t tick = LatestChange(changed_ns) - changed_ns;
+    // A time ahead of this clock is that of another one: a whole tick passes from when it was seen.
+    const int64_t age = std::max<int64_t>(0, UnixNanoseconds() - changed_ns);
+    if (age >= tick || waited_behind == changed_ns) return file;
     std::this_thread::sleep_for(std::chrono::nanoseconds(tick - age));
+    waited_behind = changed_ns;
   }
   return DataLoss("index " + QuotePath(base.FullPath(name)) +
                   ": it is being written; open it when it is complete");

@@ -63,6 +63,13 @@ TEST_F(KeptShardsTest, WhatHasChangedLatelyIsReadAgain) {
   EXPECT_THAT(Index(2 * kHour), StatusIs(Code::kDataLoss, testing::HasSubstr("a.tar")));
 }
 
+// As on a file server whose clock is ahead.
+TEST_F(KeptShardsTest, TimesThatAreStillToComeAreNoReasonToWaitForThem) {
+  storage_.SetClock(UnixNanoseconds() + kHour);
+  Write("a.tar", "1.txt");
+  EXPECT_OK(Index(kHour));
+}
+
 TEST_F(KeptShardsTest, OnlyWhatHasChangedIsReadAgain) {
   ASSERT_OK(Index(2 * kHour));
   storage_.Break("set/b.tar");
