@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls in progress when the gRPC server stops
 
-constexpr rlim_t kMinDescriptors = 128;  // about twice what a daemon with one session has open
+constexpr rlim_t kMinDescriptors = 64;  // a daemon has some 30 open, and keeps 8 for connections
 
 // Each session takes several descriptors. The soft limit is often 1024 because of select(2), which the daemon
 // does not use.

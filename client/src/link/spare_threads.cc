@@ -21,7 +21,7 @@ Status CheckSpareThreads() {
   std::vector<std::thread> threads;
   std::string fault;
   try {
-    while (threads.size() < count) threads.push_back(StartThread("spare", [&tried] { tried.wait(); }));
+    while (threads.size() < count) threads.push_back(StartThread("pf-spare", [&tried] { tried.wait(); }));
   } catch (const std::system_error& error) {
     fault = error.what();
   }

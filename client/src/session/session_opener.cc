@@ -42,7 +42,8 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenFirst() {
   while (true) {
     Result<std::shared_ptr<Session>> session = OpenBy(deadline, options_.request.cursor, nullptr);
     const Status tried = session.status();
-    if (tried.code() != Code::kUnavailable) return session;
+    const bool was_late = stops && tried.code() == Code::kDeadlineExceeded;  // the last try of many
+    if (tried.code() != Code::kUnavailable && !was_late) return session;
     const bool absent = tried.native_error() == ENOENT || tried.native_error() == ECONNREFUSED;
     stops = stops || stopping_ || (absent && endings > 0);
     if (!stops && (absent || ++endings == kMaxEndings)) return tried;

@@ -15,7 +15,7 @@ from admin_fixtures import TOOL, Endpoint, call, endpoint, listeners_of, papers 
 from certificates import Authority, Pair, openssl, self_signed
 from conftest import ROOT
 from daemon_process import Daemon
-from operate_test import eventually, metric
+from withstand.hardship import eventually, metrics
 
 
 def check(folder, flags):
@@ -170,7 +170,7 @@ def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers,
     status, _, err = one.tool("status")
     assert status == 1 and "or not valid now" in err
     assert pinfeed.status(one.daemon.address)["state"] == "ready"
-    assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
+    assert abs(metrics(one.daemon)["pinfeed_admin_certificate_expiry_timestamp_seconds"] - (time.time() - 86400)) < 600
     one.daemon.stop()
 
 
@@ -184,7 +184,7 @@ def test_an_intermediate_ca_is_accepted_and_its_expiry_is_reported(papers, tmp_p
     refusing = Endpoint(tmp_path / "refusing", papers, *papers.flags(ca=expired.cert))
     warning = r"admin_ca: '.*' expired on \d{4}-.* UTC: nobody is admitted; renew it, then reload"
     assert re.search(warning, refusing.daemon.log())
-    assert abs(metric(refusing.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
+    assert abs(metrics(refusing.daemon)["pinfeed_admin_certificate_expiry_timestamp_seconds"] - (time.time() - 86400)) < 600
     assert refusing.tool("status", pair=expired.sign("x", "DNS:ops.example"))[0] == 1
     eventually("the log says why", lambda: "its TLS handshake ended: certificate verify failed: certificate has expired" in refusing.daemon.log())
     refusing.daemon.stop()
@@ -197,7 +197,7 @@ def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_
     one = Endpoint(tmp_path / "run", papers, *papers.flags(cert=cert, key=key))
 
     def days_left():
-        return (metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - time.time()) / 86400
+        return (metrics(one.daemon)["pinfeed_admin_certificate_expiry_timestamp_seconds"] - time.time()) / 86400
 
     assert 29.9 < days_left() < 30.1
     other = papers.ca.sign("server", "IP:127.0.0.1", days=(-1, 20))

@@ -10,7 +10,7 @@ import pinfeed
 import pytest
 from admin_fixtures import call, closed_after, endpoint, papers  # noqa: F401
 from certificates import self_signed
-from operate_test import eventually, metric
+from withstand.hardship import eventually, metrics
 
 HANDSHAKE_S = 5  # of server/rpc/admin_endpoint.cc
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # how a client begins: with empty settings
@@ -35,7 +35,7 @@ def idle(endpoint):
 ])  # fmt: skip
 def test_a_name_that_is_not_listed_may_nothing(endpoint, cn, san):
     pair = endpoint.papers.ca.sign(cn.strip(), san)
-    before = metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}')
+    before = metrics(endpoint.daemon)['pinfeed_refusals_total{reason="certificate"}']
     status, out, err = endpoint.tool("status", pair=pair)
     assert status == 1 and out == "" and "is not in this daemon's admin_clients" in err
     with endpoint.channel(pair) as channel:
@@ -44,7 +44,7 @@ def test_a_name_that_is_not_listed_may_nothing(endpoint, cn, san):
             with pytest.raises(grpc.RpcError) as refused:
                 call(channel, "/" + method)
             assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED, method
-    eventually("it is counted", lambda: metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}') >= before + 8)
+    eventually("it is counted", lambda: metrics(endpoint.daemon)['pinfeed_refusals_total{reason="certificate"}'] >= before + 8)
     assert "refused (certificate" in endpoint.daemon.log()
     endpoint.serves()
 
@@ -70,14 +70,14 @@ def test_handshakes_without_a_good_certificate_end(endpoint, which, version):
     if which != "none":
         pair = refused_pair(endpoint.papers, which)
         context.load_cert_chain(pair.cert, pair.key)
-    before = metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}')
+    before = metrics(endpoint.daemon)['pinfeed_refusals_total{reason="certificate"}']
     with endpoint.connect() as plain, pytest.raises((ssl.SSLError, ConnectionError)):
         with context.wrap_socket(plain, server_hostname="node.example") as connection:
             connection.sendall(HTTP2)
             while connection.recv(4096):  # TLS 1.3 tells the client after its own part is done
                 pass
             raise ConnectionError("hung up without a word")
-    eventually("it is counted", lambda: metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}') > before)
+    eventually("it is counted", lambda: metrics(endpoint.daemon)['pinfeed_refusals_total{reason="certificate"}'] > before)
     endpoint.serves()
 
 
