@@ -151,8 +151,7 @@ std::vector<std::string> StartFaults(const CommandLine& command_line) {
   note("pool_bytes", pool_bytes.status());
   if (pool_bytes.ok() && config.cache_bytes.IsSet())
     note("cache_bytes", CacheBytes(config.cache_bytes, *pool_bytes).status());
-  const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
-  note("socket_group", !group.ok() ? group.status() : *group ? CheckGroup(**group) : OkStatus());
+  note("socket_group", SocketGroup(config.socket_group).status());
   return faults;
 }
 
@@ -164,6 +163,8 @@ Status CheckHost(const CommandLine& command_line) {
     if (!status.ok()) add(command_line.origins.at(key) + ": " + status.message());
   };
   for (const std::string& fault : StartFaults(command_line)) add(fault);
+  const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
+  if (group.ok() && *group) note("socket_group", CheckGroup(**group));
   note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
   if (!config.admin_listen.empty()) {
     const Result<TlsIdentity> identity = ReadAdminIdentity(config);

@@ -39,8 +39,8 @@ Status WithOrigin(const Status& status, const CommandLine& command_line);
 std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
                                          const std::function<void(std::string)>& at);
 
-// What Start would refuse of the sizes of pool and cache, and of the group. Each fault has the origin of its
-// value.
+// What any later start would refuse of the sizes of pool and cache, and of the group's name. Each fault has
+// the origin of its value.
 std::vector<std::string> StartFaults(const CommandLine& command_line);
 
 // Checks the configuration against this host, for --check. Covers what Start refuses: the sizes of pool and

@@ -242,15 +242,15 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
                                 [session = connection.session.get()](uint32_t /*events*/) {
                                   session->feed->ReadReleases();
                                 }));
-  if (connection.session->feed->spec().sharing == Sharing::kQueue) PollQueue(id);
+  if (connection.session->feed->spec().sharing == Sharing::kQueue) PollReleases(id);
   return OkStatus();
 }
 
-void LifelineServer::PollQueue(ConnectionId id) {
+void LifelineServer::PollReleases(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || !found->second.watched_doorbell) return;
   found->second.session->feed->ReadReleases();
-  loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollQueue(id); });
+  loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollReleases(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
@@ -268,7 +268,10 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
                                   "this session's connection to the daemon has ended, though its process "
                                   "lives: did the program close descriptors that are not its own? Its "
                                   "group goes on without it; open the feed again")});
-  if (departed.kept == 0) connection.watched_doorbell.End();
+  if (departed.kept == 0)
+    connection.watched_doorbell.End();
+  else if (connection.session->feed->spec().sharing != Sharing::kQueue)  // which is polled already
+    PollReleases(id);                                                    // its doorbell may be closed, too
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;

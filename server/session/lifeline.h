@@ -91,7 +91,7 @@ class LifelineServer {
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
   // Called periodically for each session of a queue: see Feed::ReadReleases.
-  void PollQueue(ConnectionId id);
+  void PollReleases(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
   void EndSession(ConnectionId id, const Departure& departure);

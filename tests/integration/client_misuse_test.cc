@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What programs may do with libpinfeed that is not meant, or hardly ever happens: each is refused with a
 // reason, or works.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -8,6 +12,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <vector>
 
 #include "pinfeed/pinfeed.hpp"
 #include "tests/support/daemon_fixture.h"
@@ -82,6 +88,9 @@ TEST_F(ClientMisuseTest, TensorsAreFoundByAnyInteger) {
   std::optional<Batch> batch = feed.Next();
   EXPECT_STREQ((*batch)[size_t{1}].name(), "y");
   EXPECT_STREQ((*batch)[uint8_t{0}].name(), "x");
+  enum Outputs { kX, kY };
+  EXPECT_STREQ((*batch)[kY].name(), "y");
+  EXPECT_STREQ((*batch)[std::integral_constant<int, kX>()].name(), "x");
   EXPECT_EQ(CodeOf([&] { (*batch)[-1]; }), PF_INVALID_ARGUMENT);
   EXPECT_EQ(CodeOf([&] { (*batch)[(uint64_t{1} << 32) + 1]; }), PF_INVALID_ARGUMENT);
   EXPECT_EQ(CodeOf([&] { (*batch)["z"]; }), PF_INVALID_ARGUMENT);
@@ -120,6 +129,45 @@ TEST_F(ClientMisuseTest, ValuesMayBeWrittenAsMessagesNameThem) {
   const Feed feed(Spec(R"(, "on_bad_sample": "skip", "order": "shuffle")"), Options());
   EXPECT_EQ(CodeOf([&] { const Feed wrong(Spec(R"(, "order": "random")"), Options()); }),
             PF_INVALID_ARGUMENT);
+}
+
+// The doorbell is closed as well, so that nothing tells the daemon of the release.
+TEST_F(ClientMisuseTest, AMemberThatClosedAllItsDescriptorsGivesTheSlotsBackThatItReleases) {
+  const std::string spec = Spec(R"(, "slots": 4, "sharing": "BROADCAST", "group": "pair", "group_size": 2)");
+  std::array<int, 2> told{};
+  std::array<int, 2> tells{};
+  ASSERT_EQ(::pipe(told.data()) + ::pipe(tells.data()), 0);
+  const pid_t orphan = ::fork();
+  if (orphan == 0) {
+    ::alarm(60);
+    ::close(told[1]);  // so that the parent's end is seen
+    Feed feed(spec, Options());
+    std::vector<Batch> held;
+    while (held.size() < 4) held.push_back(*feed.Next());
+    for (int fd = 3; fd < 1024; ++fd)
+      if (fd != told[0] && fd != tells[1]) ::close(fd);
+    char byte = 0;
+    (void)!::write(tells[1], &byte, 1);
+    (void)!::read(told[0], &byte, 1);
+    for (Batch& batch : held) batch.Release();
+    (void)!::read(told[0], &byte, 1);
+    ::_exit(0);
+  }
+  Feed feed(spec, Options());
+  for (uint64_t index = 0; index < 4; ++index) EXPECT_EQ(feed.Next()->index(), index);
+  char byte = 0;
+  ASSERT_EQ(::read(tells[0], &byte, 1), 1);
+  std::thread waits([&] {
+    while (CodeOf([&] { EXPECT_EQ(feed.Next()->index(), 4U); }) == PF_FAILED_PRECONDITION) {
+    }
+  });
+  while (CodeOf([&] { feed.Next(milliseconds(0)); }) != PF_FAILED_PRECONDITION) {
+  }
+  EXPECT_EQ(::write(told[1], &byte, 1), 1);
+  waits.join();
+  for (const int fd : {told[0], told[1], tells[0], tells[1]}) ::close(fd);
+  int status = 0;
+  EXPECT_EQ(::waitpid(orphan, &status, 0), orphan);
 }
 
 // Its destructor runs after that of the thread's last error, which was made later.

@@ -141,12 +141,15 @@ class Batch {
   uint32_t skipped() const { return info_.skipped; }
   bool last_of_epoch() const { return info_.last_of_epoch != 0; }
 
-  template <typename Index, std::enable_if_t<std::is_integral_v<Index>, int> = 0>
+  template <
+      typename Index,
+      std::enable_if_t<std::is_convertible_v<Index, int64_t> && !std::is_floating_point_v<Index>, int> = 0>
   TensorView operator[](Index index) const {
     pf_tensor tensor;
     pf_tensor_init(&tensor, sizeof(tensor));
-    detail::Check(
-        pf_get_tensor(batch_.get(), static_cast<uint32_t>(std::min<uint64_t>(index, UINT32_MAX)), &tensor));
+    detail::Check(pf_get_tensor(
+        batch_.get(), static_cast<uint32_t>(std::min(static_cast<uint64_t>(index), uint64_t{UINT32_MAX})),
+        &tensor));
     return TensorView(tensor);
   }
   // Throws Error (PF_INVALID_ARGUMENT) if no tensor has this name.

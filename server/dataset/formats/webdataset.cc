@@ -131,8 +131,12 @@ class WebDataset final : public Dataset {
   // kDataLoss if it is not what the index was made of.
   Result<std::unique_ptr<const RandomAccessFile>> OpenShard(const ShardIndex& shard) const {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_->OpenFile(shard.name));
-    const bool same = file->size() == shard.file_bytes && file->changed_ns() == shard.changed_ns;
-    if (!same || (shard.version && file->version() != shard.version))
+    bool same = file->size() == shard.file_bytes && file->changed_ns() == shard.changed_ns;
+    if (const std::optional<FileVersion> now = file->version(); now && shard.version) {
+      // Not the device and the mount, which are others once the file system was mounted anew.
+      same = same && now->inode == shard.version->inode && now->modified_ns == shard.version->modified_ns;
+    }
+    if (!same)
       return DataLoss(
           "read " + QuotePath(file->path()) +
           ": it was written to, replaced, or given other owners or permissions after the dataset was "
