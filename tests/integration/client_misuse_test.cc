@@ -90,7 +90,8 @@ TEST_F(ClientMisuseTest, TensorsAreFoundByAnyInteger) {
   EXPECT_STREQ((*batch)[uint8_t{0}].name(), "x");
   enum Outputs { kX, kY };
   EXPECT_STREQ((*batch)[kY].name(), "y");
-  EXPECT_STREQ((*batch)[std::integral_constant<int, kX>()].name(), "x");
+  const std::integral_constant<int, kX> first;
+  EXPECT_STREQ((*batch)[first].name(), "x");
   EXPECT_EQ(CodeOf([&] { (*batch)[-1]; }), PF_INVALID_ARGUMENT);
   EXPECT_EQ(CodeOf([&] { (*batch)[(uint64_t{1} << 32) + 1]; }), PF_INVALID_ARGUMENT);
   EXPECT_EQ(CodeOf([&] { (*batch)["z"]; }), PF_INVALID_ARGUMENT);

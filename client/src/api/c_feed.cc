@@ -163,9 +163,7 @@ Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   *out = nullptr;
   RETURN_IF_ERROR(CheckFeed(feed));
   if (feed->in_next.exchange(true, std::memory_order_acquire))
-    return FailedPrecondition(
-        "take a batch: another thread, or an interrupted call, takes one: use a feed in one thread at a "
-        "time");
+    return FailedPrecondition("take a batch: another call takes one; use a feed in one thread at a time");
   const auto leave = [](std::atomic<bool>* in_next) { in_next->store(false, std::memory_order_release); };
   const std::unique_ptr<std::atomic<bool>, decltype(leave)> inside(&feed->in_next, leave);
   if (timeout_ms == PF_ONLY_LOOK) {
