@@ -2,7 +2,10 @@
 // The functions of pinfeed.h that need no feed: version, errors, log, calls to the daemon.
 #include "client/src/api/c_api.h"
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "client/src/base/client_log.h"
 #include "client/src/link/address.h"
@@ -12,19 +15,19 @@
 namespace pinfeed {
 namespace {
 
-thread_local bool message_is_gone = false;  // needs no destructor, so it outlives the message
+// These need no destructors, so they outlive the last error's text: destructors of the program's own static
+// and thread-local objects may call the library when that is gone.
+thread_local bool last_error_is_gone = false;
+thread_local std::array<char, 1024> late_error{};  // of such calls, cut
 
-std::string& LastError() {
-  struct Message {
+// Null when it is gone.
+std::string* LastError() {
+  struct LastErrorText {
     std::string text = {};
-    ~Message() { message_is_gone = true; }
+    ~LastErrorText() { last_error_is_gone = true; }
   };
-  thread_local Message message;
-  if (!message_is_gone) return message.text;
-  // A destructor of the program's own static or thread-local objects calls the library at the thread's end.
-  thread_local std::string* late = nullptr;
-  if (late == nullptr) late = new std::string;  // for as long as the thread
-  return *late;
+  thread_local LastErrorText last_error;
+  return last_error_is_gone ? nullptr : &last_error.text;
 }
 
 template <typename CallFunction>
@@ -47,10 +50,15 @@ pf_result Report(const Status& status) noexcept {
 }
 
 pf_result Report(Code code, const char* message) noexcept {
+  std::string* const last_error = LastError();
+  if (last_error == nullptr) {
+    std::snprintf(late_error.data(), late_error.size(), "%s", message);
+    return static_cast<pf_result>(code);
+  }
   try {
-    LastError() = message;
+    *last_error = message;
   } catch (...) {
-    LastError().clear();  // no memory for the text: only the code is reported
+    last_error->clear();  // no memory for the text: only the code is reported
   }
   return static_cast<pf_result>(code);
 }
@@ -70,7 +78,8 @@ const char* pf_result_name(pf_result result) {
 }
 
 const char* pf_last_error(void) {
-  return pinfeed::LastError().c_str();
+  const std::string* const last_error = pinfeed::LastError();
+  return last_error != nullptr ? last_error->c_str() : pinfeed::late_error.data();
 }
 
 void pf_set_log(pf_log_function function, void* user) {
