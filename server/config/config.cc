@@ -135,14 +135,14 @@ void CheckSpelling(const std::map<std::string, std::string>& environment, std::v
   }
 }
 
-Status Join(const std::vector<std::string>& faults) {
+}  // namespace
+
+Status JoinFaults(const std::vector<std::string>& faults) {
   if (faults.empty()) return OkStatus();
   std::string text;
   for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
   return InvalidArgument(text);
 }
-
-}  // namespace
 
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment) {
@@ -182,7 +182,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   }
   NoteOverridden(by_default, by_file, out);
   if (faults.empty()) CheckAdminKeys(out, faults);
-  RETURN_IF_ERROR(Join(faults));
+  RETURN_IF_ERROR(JoinFaults(faults));
   return out;
 }
 

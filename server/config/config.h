@@ -93,6 +93,9 @@ struct CommandLine {
   int ready_fd = -1;  // gets the line "ready" once clients can connect, then is closed
 };
 
+// kInvalidArgument with one fault a line; OK if there are none.
+Status JoinFaults(const std::vector<std::string>& faults);
+
 // `environment` holds the variables that getenv would see. kInvalidArgument lists every fault, one per line.
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment);

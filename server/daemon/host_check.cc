@@ -31,6 +31,15 @@ Status CheckDirectory(const std::string& path) {
   return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
 }
 
+// Faults, each with the origin of its value.
+struct FaultList {
+  void Add(const std::string& key, const Status& status) {
+    if (!status.ok()) faults.push_back(command_line.origins.at(key) + ": " + status.message());
+  }
+  const CommandLine& command_line;
+  std::vector<std::string> faults = {};
+};
+
 // The configuration key that the message starts with, or `otherwise`.
 std::string KeyOf(const Status& status, const CommandLine& command_line, const std::string& otherwise) {
   const std::string key = status.message().substr(0, status.message().find(':'));
@@ -143,45 +152,37 @@ std::vector<std::string> MissingWarnings(const CommandLine& before, const Comman
 
 std::vector<std::string> StartFaults(const CommandLine& command_line) {
   const Config& config = command_line.config;
-  std::vector<std::string> faults;
-  const auto note = [&](const std::string& key, const Status& status) {
-    if (!status.ok()) faults.push_back(command_line.origins.at(key) + ": " + status.message());
-  };
+  FaultList list{command_line};
   const Result<uint64_t> pool_bytes = PoolBytes(config.pool_bytes);
-  note("pool_bytes", pool_bytes.status());
+  list.Add("pool_bytes", pool_bytes.status());
   if (pool_bytes.ok() && config.cache_bytes.IsSet())
-    note("cache_bytes", CacheBytes(config.cache_bytes, *pool_bytes).status());
-  note("socket_group", SocketGroup(config.socket_group).status());
-  return faults;
+    list.Add("cache_bytes", CacheBytes(config.cache_bytes, *pool_bytes).status());
+  list.Add("socket_group", SocketGroup(config.socket_group).status());
+  return std::move(list.faults);
 }
 
 Status CheckHost(const CommandLine& command_line) {
   const Config& config = command_line.config;
-  std::string faults;
-  const auto add = [&](const std::string& fault) { faults += (faults.empty() ? "" : "\n") + fault; };
-  const auto note = [&](const std::string& key, const Status& status) {
-    if (!status.ok()) add(command_line.origins.at(key) + ": " + status.message());
-  };
-  for (const std::string& fault : StartFaults(command_line)) add(fault);
+  FaultList list{command_line, StartFaults(command_line)};
   const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
-  if (group.ok() && *group) note("socket_group", CheckGroup(**group));
-  note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
+  if (group.ok() && *group) list.Add("socket_group", CheckGroup(**group));
+  list.Add("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
   if (!config.admin_listen.empty()) {
     const Result<TlsIdentity> identity = ReadAdminIdentity(config);
-    note(KeyOf(identity.status(), command_line, "admin_listen"), identity.status());
+    list.Add(KeyOf(identity.status(), command_line, "admin_listen"), identity.status());
     if (identity.ok())
       for (const std::string& warning : ValidityWarnings(config, *identity)) spdlog::warn("{}", warning);
   }
   for (const std::string& root : config.allowed_roots)
-    note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
+    list.Add("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
   DatasetCache datasets({config.datasets, config.allowed_roots, 0});
   for (const auto& [name, dataset] : config.datasets) {
     DatasetSpec named;
     named.name = name;
-    note("datasets." + name,
-         datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
+    list.Add("datasets." + name,
+             datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
   }
-  return faults.empty() ? OkStatus() : InvalidArgument(faults);
+  return JoinFaults(list.faults);
 }
 
 }  // namespace pinfeed

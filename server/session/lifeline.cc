@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kLifelineLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
-constexpr std::chrono::milliseconds kQueuePollInterval(100);
+constexpr std::chrono::milliseconds kReleasePollInterval(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
 constexpr std::chrono::seconds kOrphanLogDelay(
     1);  // an exiting process closes its sockets shortly before it ends
@@ -250,7 +250,7 @@ void LifelineServer::PollReleases(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || !found->second.watched_doorbell) return;
   found->second.session->feed->ReadReleases();
-  loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollReleases(id); });
+  loop_->At(EventLoop::Clock::now() + kReleasePollInterval, [this, id] { PollReleases(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {

@@ -8,16 +8,13 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
-#include "pinfeed/pinfeed.hpp"
-#include "tests/support/daemon_fixture.h"
-#include "tests/support/testing.h"
+#include "tests/integration/client_daemon_fixture.h"
 
 namespace pinfeed {
 namespace {
@@ -26,26 +23,12 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class ClientMisuseTest : public ::testing::Test {
+class ClientMisuseTest : public ClientDaemonTest {
  protected:
-  ClientMisuseTest() {
-    WriteTokens(dir_, 100 * 8 + 1);
-    daemon_ = DaemonProcess::Serve(dir_.path());
-  }
-  void TearDown() override { EXPECT_EQ(daemon_->Stop(), 0) << daemon_->Log(); }
-
-  std::string Spec(const std::string& more = "") const {
-    return R"({"dataset": {"path": ")" + (dir_ / "tokens.bin").string() +
-           R"(", "sequence_length": 8}, "batch_size": 7)" + more + "}";
-  }
-  FeedOptions Options() const { return {.address = (dir_ / "pinfeed.sock").string()}; }
   // One of two members, so that no batch comes until there is another.
   Feed OpenMember() const {
     return Feed(Spec(R"(, "sharing": "BROADCAST", "group": "pair", "group_size": 2)"), Options());
   }
-
-  TempDir dir_;
-  std::unique_ptr<DaemonProcess> daemon_;
 };
 
 template <typename Body>

@@ -16,17 +16,12 @@
 #include <thread>
 #include <vector>
 
-#include "pinfeed/pinfeed.hpp"
-#include "tests/support/daemon_fixture.h"
-#include "tests/support/testing.h"
+#include "tests/integration/client_daemon_fixture.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr size_t kSequence = 8;
-constexpr size_t kSamples = 100;
 
 size_t CountEntries(const char* directory) {
   size_t count = 0;
@@ -46,31 +41,6 @@ size_t AwaitThreads(size_t expected) {
   }
   return threads;
 }
-
-class ClientDaemonTest : public ::testing::Test {
- protected:
-  ClientDaemonTest() {
-    WriteTokens(dir_, kSamples * kSequence + 1);
-    Start();
-  }
-
-  void Start() { daemon_ = DaemonProcess::Serve(dir_.path()); }
-  void TearDown() override { EXPECT_EQ(daemon_->Stop(), 0) << daemon_->Log(); }
-  std::string Spec(const std::string& more = "") const {
-    return R"({"dataset": {"path": ")" + (dir_ / "tokens.bin").string() +
-           R"(", "sequence_length": 8}, "batch_size": 7)" + more + "}";
-  }
-  FeedOptions Options(std::string cursor = "") const {
-    FeedOptions options;
-    options.address = (dir_ / "pinfeed.sock").string();
-    options.cursor_json = std::move(cursor);
-    options.reconnect_timeout = std::chrono::seconds(30);
-    return options;
-  }
-
-  TempDir dir_;
-  std::unique_ptr<DaemonProcess> daemon_;
-};
 
 // The dataset's indices of a batch, from the first token of each sample; checks every token on the way.
 std::vector<size_t> Samples(const Batch& batch) {

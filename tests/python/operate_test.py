@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators have a running daemon do: load its configuration again, end a session, drain, log more or less. With real trainers."""
+"""What operators have a running daemon do: load its configuration again, end a session, drain, log more or less. With real trainers.
+
+Long because: each of these has a program of its own that plays the trainer.
+"""
 import collections
 import contextlib
 import fcntl
@@ -81,13 +84,6 @@ def test_a_reload_of_what_needs_a_restart_alone_does_not_say_that_nothing_change
     status, out, err = tool(configured.daemon, "reload")
     assert status == 0 and out.startswith("loaded: no change takes effect now\nwaits for a restart:\n"), err
     assert "the configuration was loaded: no change takes effect now" in configured.daemon.log()
-
-
-def test_a_call_without_threads_is_an_error(daemon):
-    """gRPC would wait for threads that it could not start. Here each takes a quarter of the address space."""
-    few = ["prlimit", f"--stack={1 << 30}", f"--as={4 << 30}", TOOL, "--address", daemon.address, "status"]
-    done = subprocess.run(few, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode != 0 and re.search(r"cannot start more than \d \(.*raise the limit of processes \(ulimit -u", done.stderr), done.stderr
 
 
 def test_a_reload_warns_of_what_a_restart_would_refuse(configured):
@@ -266,12 +262,9 @@ def test_an_evicted_member_that_has_released_all_can_be_ended(daemon, arrays):
     eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
 
 
-HANGS_UP = """
-import os, socket, sys, time
-import pinfeed
-feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], name="orphan")
-batch = next(iter(feed))
-for number in os.listdir("/proc/self/fd"):  # its lifeline is the one SOCK_SEQPACKET
+# A program's lifeline is its one SOCK_SEQPACKET.
+HANG_UP = """
+for number in os.listdir("/proc/self/fd"):
     try:
         with socket.socket(fileno=os.dup(int(number))) as one:
             if one.type == socket.SOCK_SEQPACKET:
@@ -279,10 +272,21 @@ for number in os.listdir("/proc/self/fd"):  # its lifeline is the one SOCK_SEQPA
     except OSError:
         pass
 print("orphaned", flush=True)
-sys.stdin.read()
+"""
+
+HANGS_UP = (
+    """
+import os, socket, sys
+import pinfeed
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], name="orphan")
+batch = next(iter(feed))
+"""
+    + HANG_UP
+    + """sys.stdin.read()
 print(int(batch.id[0]), flush=True)
 os._exit(0)
 """
+)
 
 
 def test_an_orphaned_session_is_evicted_too(daemon, arrays):
@@ -298,22 +302,17 @@ def test_an_orphaned_session_is_evicted_too(daemon, arrays):
     eventually("its memory is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
 
 
-LOSES_ITS_GROUP = """
+LOSES_ITS_GROUP = (
+    """
 import os, socket, sys
 import pinfeed
 feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], share=sys.argv[3], group="pair", group_size=2, slots=4, zero_copy=True, name="orphan")
 epoch = iter(feed)
 held = next(epoch)
 values = held.big.copy()
-for number in os.listdir("/proc/self/fd"):
-    try:
-        with socket.socket(fileno=os.dup(int(number))) as one:
-            if one.type == socket.SOCK_SEQPACKET:
-                one.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-print("orphaned", flush=True)
-sys.stdin.readline()
+"""
+    + HANG_UP
+    + """sys.stdin.readline()
 assert (held.big == values).all(), "a batch that it holds was written to"
 try:
     while next(epoch):
@@ -324,6 +323,7 @@ del held
 print("released", flush=True)
 sys.stdin.read()
 """
+)
 
 
 @pytest.mark.parametrize("share", ["broadcast", "queue"])

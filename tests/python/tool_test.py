@@ -209,6 +209,13 @@ def test_names_show_all_that_they_hold(tmp_path):
     assert r"train\\xe2\\x80\\xae\\xe2\\x80\\xa8" in shown[1] and r"train\\xe2\\x80\\xae" in shown[2]
 
 
+def test_a_call_without_threads_is_an_error(daemon):
+    """gRPC would wait for threads that it could not start. Here each takes a quarter of the address space."""
+    few = ["prlimit", f"--stack={1 << 30}", f"--as={4 << 30}", TOOL, "--address", daemon.address, "status"]
+    done = subprocess.run(few, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and re.search(r"cannot start more than \d \(.*raise the limit of processes \(ulimit -u", done.stderr), done.stderr
+
+
 def test_evict_says_what_a_session_is(daemon):
     for word in ("abc", "-1", "0", "1x", "99999999999999999999999"):
         status, _, err = tool(daemon, "evict", "--", word)

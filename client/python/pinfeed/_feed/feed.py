@@ -103,7 +103,7 @@ class Feed(Stream):
         """
         return SamplerView(self, lambda: self.epoch, self.set_epoch)
 
-    batch_sampler = None  # as a DataLoader's with batch_size=None: Lightning asks whoever has a `sampler`
+    batch_sampler = None  # as a DataLoader's with batch_size=None: Lightning reads it if there is a `sampler`
 
     @property
     def dataset(self) -> DatasetView:
