@@ -42,6 +42,8 @@ Daemon::Clock::time_point Daemon::CheckProgress() {
   const Clock::time_point now = Clock::now();
   if (now < progress_checked_at_ + interval) return progress_checked_at_ + interval;
   progress_checked_at_ = now;
+  // Sees what was taken, from when the ages of leases count: nobody else may look at feeds that stand still.
+  for (const auto& feed : parts_->feeds.All()) (void)feed->Snapshot();
   if (parts_->progress->Stuck().empty() && watchdog) service_.FeedWatchdog();
   return now + interval;
 }
