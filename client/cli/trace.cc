@@ -91,6 +91,7 @@ void Report(const ChromeTrace& trace, const TraceOptions& options) {
 
 void RunTrace(const TraceOptions& options, ToolContext& context) {
   ChooseDaemon(context);
+  StatusJson(context.address);  // one that does not answer is told now, and leaves no file
   if (!std::ofstream(options.output, std::ios::app))  // rather than after the recording
     throw ToolError("write " + options.output + ": " + std::strerror(errno));
   Listener listener(options.seconds);
