@@ -75,7 +75,7 @@ Status InitLogging(std::string_view level, LogFormat format) {
         R"({"time":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t%~,"message":"%*"})");
     logger->set_formatter(std::move(formatter));
   } else {
-    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %v");
+    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e%z %^%-7l%$ %v");
   }
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
