@@ -66,11 +66,13 @@ void PrintDaemon(const Json& status) {
               Duration(DoubleField(status, "uptime_seconds")).c_str(),
               std::to_string(UintField(status, "pid")).c_str());
   if (const std::string hung = HungLine(status); !hung.empty()) std::puts(hung.c_str());
-  std::printf("backend %s, %llu workers, pool %s of %s used, resident memory %s\n",
+  const uint64_t kept = UintField(status, "pool_kept_bytes");
+  std::printf("backend %s, %llu workers, pool %s of %s used%s, resident memory %s\n",
               Printable(TextField(status, "backend")).c_str(),
               static_cast<unsigned long long>(UintField(status, "workers")),
               ByteSize(UintField(status, "pool_used_bytes")).c_str(),
               ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
+              kept > 0 ? (" (" + ByteSize(kept) + " by ended feeds that processes still map)").c_str() : "",
               ByteSize(UintField(status, "resident_memory_bytes")).c_str());
   if (const uint64_t capacity = UintField(status, "cache_capacity_bytes"); capacity > 0) {
     const uint64_t hits = UintField(status, "cache_hits"), misses = UintField(status, "cache_misses");
