@@ -99,16 +99,16 @@ std::string BroadcastRemedy(const Json& feed) {
   return ", one feed for all trainers of the host (broadcast)";
 }
 
-// Only what the feed does not have yet.
-std::string DecodeRemedy(const Json& feed) {
+// Only what the feed does not have yet. A cache that it never looked into does not serve it.
+std::string DecodeRemedy(const Json& feed, bool has_cache) {
   std::string always = "smaller images, more processors";
   if (IsBatcher(feed) || UintField(feed, "producers") != 0) return always;
   std::string remedy;
   const uint64_t hits = UintField(feed, "cache_hits");
   const uint64_t lookups = hits + UintField(feed, "cache_misses");
-  if (lookups == 0)
-    remedy += "cache_bytes, ";
-  else if (static_cast<double>(hits) < kNearlyAllCached * static_cast<double>(lookups))
+  if (lookups == 0 && !has_cache && TextField(feed, "decode") == "cpu")
+    remedy += "cache_bytes (for images), ";
+  else if (lookups != 0 && static_cast<double>(hits) < kNearlyAllCached * static_cast<double>(lookups))
     remedy += "more cache_bytes if the decoded images do not fit, ";
   if (TextField(feed, "memory") == "gpu" && TextField(feed, "decode") == "cpu") remedy += "decode=\"gpu\", ";
   return remedy + always + BroadcastRemedy(feed);
@@ -151,10 +151,10 @@ std::string SlowestProducer(const Json& feed) {
          Printable(TextField(feed, "slowest_producer_task")) + " for " + Duration(seconds);
 }
 
-std::string FeedRemedy(const Json& feed) {
+std::string FeedRemedy(const Json& feed, bool has_cache) {
   const Bound bound = BoundOf(feed);
   if (TextField(feed, "state") != "running" || bound.share < kWorthActing) return "";
-  if (bound.on == "decode") return DecodeRemedy(feed);
+  if (bound.on == "decode") return DecodeRemedy(feed, has_cache);
   if (UintField(feed, "producers") != 0 && bound.on != "copy" && bound.on != "consumer") {
     const std::string slowest = SlowestProducer(feed);
     if (!slowest.empty() && UintField(feed, "slots_ready") != 0)

@@ -16,8 +16,8 @@ bool AwaitsRequests(const Json& feed);
 // Returns a sentence about the recent past, or about the whole run if the daemon reports no recent figures.
 std::string FeedBoundOn(const Json& feed);
 // Returns what helps a feed whose trainers, or model, wait for data much of the time; empty: nothing needs
-// to.
-std::string FeedRemedy(const Json& feed);
+// to. `has_cache`: whether the daemon has a cache of decoded images.
+std::string FeedRemedy(const Json& feed, bool has_cache);
 // Returns which producer of the feed has been at its batch longest, and for how long; empty: none for long.
 std::string SlowestProducer(const Json& feed);
 // Returns what the disk read ahead of the feed's workers; empty: the page cache had everything so far.

@@ -144,11 +144,12 @@ void PrintConsumers(const Json& status) {
   PrintTable({"feed", "pid", "batches_held", "requests_held", "held_seconds"}, rows);
 }
 
-// What the table has no column for. `all_workers`: the daemon's.
-void PrintNotes(const Json& feed, uint64_t all_workers) {
+// What the table has no column for. `daemon`: the whole status.
+void PrintNotes(const Json& feed, const Json& daemon) {
   const std::string name = "feed " + std::to_string(UintField(feed, "id"));
   const char* const id = name.c_str();
-  if (const std::string remedy = FeedRemedy(feed); !remedy.empty())
+  if (const std::string remedy = FeedRemedy(feed, UintField(daemon, "cache_capacity_bytes") != 0);
+      !remedy.empty())
     std::printf("%s: its %s would wait less with %s\n", id, IsBatcher(feed) ? "model" : "trainers",
                 remedy.c_str());
   const uint64_t hits = UintField(feed, "cache_hits");
@@ -160,7 +161,8 @@ void PrintNotes(const Json& feed, uint64_t all_workers) {
   if (!decode.empty() && decode != "cpu")
     std::printf("%s has its images decoded by the trainers' GPUs: decode %s\n", id,
                 Printable(decode).c_str());
-  if (const uint64_t workers = UintField(feed, "max_workers"); workers != 0 && workers < all_workers)
+  if (const uint64_t workers = UintField(feed, "max_workers");
+      workers != 0 && workers < UintField(daemon, "workers"))
     std::printf("%s is loaded by at most %s at once: %s\n", id, Counted(workers, "worker").c_str(),
                 decode == "cpu" ? "its batches are small" : "its trainers' decoders need processors, too");
   if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
@@ -206,7 +208,7 @@ void PrintFeeds(const Json& status) {
   PrintTable({"feed", "dataset", "state", "epoch", "batch_index", "slots_free", "slots_filling",
               "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
              rows);
-  for (const Json& feed : rows) PrintNotes(feed, UintField(status, "workers"));
+  for (const Json& feed : rows) PrintNotes(feed, status);
   PrintConsumers(status);
 }
 

@@ -81,7 +81,7 @@ TEST(BoundOnTest, ABatchersBatchesAreForAModel) {
   Json feed = Feed({{"decode", 0.9}}, {Session(1, "a", {{"consumer", 0.8}})});
   feed["consumers"] = {{{"pid", 5}}};
   EXPECT_EQ(FeedBoundOn(feed), "decode: the model waits for batches (90% of the time lately)");
-  EXPECT_EQ(FeedRemedy(feed), "smaller images, more processors");
+  EXPECT_EQ(FeedRemedy(feed, false), "smaller images, more processors");
   EXPECT_EQ(SessionBoundOn(feed["sessions"][0], feed), "model 80%");
   feed["recent"] = {{"consumer", 0.8}};
   EXPECT_EQ(FeedBoundOn(feed), "the model: batches wait for it (80% of the time lately)");
@@ -125,32 +125,32 @@ TEST(BoundOnTest, WhatTheDiskReadAheadIsSaidOnceThereIsSome) {
 }
 
 TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
-  EXPECT_EQ(FeedRemedy(Feed({{"copy", 0.1}, {"workers", 0.2}}, {})),
+  EXPECT_EQ(FeedRemedy(Feed({{"copy", 0.1}, {"workers", 0.2}}, {}), false),
             "fewer feeds on this host, more processors");
-  EXPECT_EQ(FeedRemedy(Feed({{"decode", 0.19}}, {})), "");
-  EXPECT_EQ(FeedRemedy(Feed({{"consumer", 0.9}}, {})), "");
+  EXPECT_EQ(FeedRemedy(Feed({{"decode", 0.19}}, {}), false), "");
+  EXPECT_EQ(FeedRemedy(Feed({{"consumer", 0.9}}, {}), false), "");
   for (const char* const cause : {"read", "decode", "workers", "copy"})
-    EXPECT_NE(FeedRemedy(Feed({{cause, 0.9}}, {})), "") << cause;
+    EXPECT_NE(FeedRemedy(Feed({{cause, 0.9}}, {}), false), "") << cause;
   Json feed = Feed({{"decode", 0.9}}, {});
   feed["producers"] = 2;
-  EXPECT_EQ(FeedRemedy(feed), "smaller images, more processors") << "what producers do counts as read";
+  EXPECT_EQ(FeedRemedy(feed, false), "smaller images, more processors") << "what producers do counts as read";
   feed["recent"] = {{"read", 0.9}};
-  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
+  EXPECT_EQ(FeedRemedy(feed, false), "more processes that fill batches (num_workers)");
   feed.update(
       {{"slots_ready", 1}, {"slowest_producer_pid", 7}, {"slowest_producer_task", "batch 2 of epoch 0"}});
   feed["slowest_producer_seconds"] = 0.9;
   EXPECT_EQ(SlowestProducer(feed), "");
-  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)");
+  EXPECT_EQ(FeedRemedy(feed, false), "more processes that fill batches (num_workers)");
   feed["slowest_producer_seconds"] = 12.5;
-  EXPECT_EQ(FeedRemedy(feed),
+  EXPECT_EQ(FeedRemedy(feed, false),
             "batches of equal work, or retry_after= if that hangs: later ones are ready, but " +
                 SlowestProducer(feed));
   EXPECT_THAT(SlowestProducer(feed),
               ::testing::StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
   feed["slots_ready"] = 0;
-  EXPECT_EQ(FeedRemedy(feed), "more processes that fill batches (num_workers)") << "all are slow";
+  EXPECT_EQ(FeedRemedy(feed, false), "more processes that fill batches (num_workers)") << "all are slow";
   feed["state"] = "draining";
-  EXPECT_EQ(FeedRemedy(feed), "");
+  EXPECT_EQ(FeedRemedy(feed, false), "");
 }
 
 TEST(BoundOnTest, WhatAFeedHasAlreadyIsNotAdvised) {
@@ -159,21 +159,23 @@ TEST(BoundOnTest, WhatAFeedHasAlreadyIsNotAdvised) {
   Json feed = Feed({{"decode", 0.9}}, {});
   feed["decode"] = "cpu";
   feed["memory"] = "host";
-  EXPECT_EQ(FeedRemedy(feed), "cache_bytes, " + always);
+  EXPECT_EQ(FeedRemedy(feed, false), "cache_bytes (for images), " + always);
+  EXPECT_EQ(FeedRemedy(feed, true), always) << "it never looked into the cache";
   feed["memory"] = "gpu";
-  EXPECT_EQ(FeedRemedy(feed), "cache_bytes, decode=\"gpu\", " + always);
+  EXPECT_EQ(FeedRemedy(feed, false), "cache_bytes (for images), decode=\"gpu\", " + always);
   feed["cache_hits"] = "94";
   feed["cache_misses"] = "6";
-  EXPECT_EQ(FeedRemedy(feed), "more cache_bytes if the decoded images do not fit, decode=\"gpu\", " + always);
+  EXPECT_EQ(FeedRemedy(feed, false),
+            "more cache_bytes if the decoded images do not fit, decode=\"gpu\", " + always);
   for (const char* const cause : {"read", "decode"}) {
     Json shared = Feed({{cause, 0.9}}, {});
-    EXPECT_THAT(FeedRemedy(shared), ::testing::HasSubstr("broadcast")) << cause;
+    EXPECT_THAT(FeedRemedy(shared, false), ::testing::HasSubstr("broadcast")) << cause;
     shared["sharing"] = "broadcast";
-    EXPECT_THAT(FeedRemedy(shared), ::testing::Not(::testing::HasSubstr("broadcast"))) << cause;
+    EXPECT_THAT(FeedRemedy(shared, false), ::testing::Not(::testing::HasSubstr("broadcast"))) << cause;
   }
   feed["cache_hits"] = "960";
   feed["decode"] = "auto:500";
-  EXPECT_EQ(FeedRemedy(feed), always);
+  EXPECT_EQ(FeedRemedy(feed, false), always);
 }
 
 TEST(BoundOnTest, AnEvictedSessionIsBoundOnNothing) {
