@@ -128,6 +128,9 @@ std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
   if (state == "waiting") return AwaitedTrainers(feed);
+  // The shares of these stay as they were when the feed last ran.
+  if (state == "ended") return "nothing: its data have ended";
+  if (state == "draining") return "nothing: it drains";
   const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =
@@ -179,7 +182,8 @@ std::string FeedReadAhead(const Json& feed) {
 
 std::string SessionBoundOn(const Json& session, const Json& feed) {
   const Json* const recent = Recent(session);
-  if (recent == nullptr || TextField(session, "state") != "attached") return "-";
+  if (recent == nullptr || TextField(session, "state") != "attached" || TextField(feed, "state") != "running")
+    return "-";
   Bound largest = LargestDataCause(*recent);
   if (const double share = DoubleField(*recent, "consumer"); share > largest.share)
     largest = {IsBatcher(feed) ? "model" : "trainer", share};

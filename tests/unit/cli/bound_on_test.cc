@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/bound_on.h"
 
+#include <utility>
+
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -75,6 +77,17 @@ TEST(BoundOnTest, ABatcherWithoutARequestWaitsForOne) {
   EXPECT_EQ(FeedBoundOn(feed), "requests: the batcher waits for them");
   EXPECT_EQ(FeedBoundOn(Feed(now, {session})), "nothing: nobody waits (2% of the time lately)")
       << "it is no batcher";
+}
+
+TEST(BoundOnTest, WhatNoLongerRunsIsBoundOnNothing) {
+  const Json session = Session(1, "a", {{"consumer", 0.8}});
+  Json feed = Feed({{"consumer", 0.8}}, {session});
+  for (const auto& [state, told] :
+       {std::pair("ended", "nothing: its data have ended"), std::pair("draining", "nothing: it drains")}) {
+    feed["state"] = state;
+    EXPECT_EQ(FeedBoundOn(feed), told);
+    EXPECT_EQ(SessionBoundOn(session, feed), "-");
+  }
 }
 
 TEST(BoundOnTest, ABatchersBatchesAreForAModel) {
