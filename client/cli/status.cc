@@ -62,7 +62,7 @@ void PrintDaemon(const Json& status) {
   const double draining = DoubleField(status, "draining_seconds");
   std::printf("pinfeedd %s is %s%s, up %s (pid %s)\n", Printable(TextField(status, "version")).c_str(),
               Printable(TextField(status, "state")).c_str(),
-              draining > 0 ? (" since " + Duration(draining)).c_str() : "",
+              draining > 0 ? (" for " + Duration(draining)).c_str() : "",
               Duration(DoubleField(status, "uptime_seconds")).c_str(),
               std::to_string(UintField(status, "pid")).c_str());
   if (const std::string hung = HungLine(status); !hung.empty()) std::puts(hung.c_str());

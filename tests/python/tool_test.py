@@ -250,7 +250,7 @@ def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime
             pass
         status, _, out = session()
         assert status == 1
-        drained, uptime = re.search(r"is draining since (\S+ \S+), up (\S+ \S+) \(pid", out).groups()
+        drained, uptime = re.search(r"is draining for (\S+ \S+), up (\S+ \S+) \(pid", out).groups()
         seconds = {"ms": 0.001, "s": 1.0}
 
         def length(text):
