@@ -2,6 +2,7 @@
 #include "server/feed/bad_samples.h"
 
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/log_pace.h"
 
 namespace pinfeed {
@@ -15,6 +16,7 @@ constexpr uint64_t kMaxWarnings = 100;  // of one feed; later samples are logged
 
 void BadSampleLog::Log(const std::vector<BadSampleNote>& bad) {
   static LogPace pace(kMaxLoggedPerSecond);
+  const LogScope scope({.session = 0, .feed = feed_, .trace_id = ""});
   uint64_t before = logged_.fetch_add(bad.size());
   for (const BadSampleNote& note : bad) {
     const auto level = before++ < kMaxWarnings ? spdlog::level::warn : spdlog::level::info;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/log_pace.h"
 
 namespace pinfeed {
@@ -128,6 +129,7 @@ void Feed::Do(AfterUnlock after) {
     parts_.producer->Produce(std::move(request));
   if (!after.work.failure.ok()) {
     static LogPace pace(kMaxFailuresLoggedPerSecond);
+    const LogScope scope({.session = 0, .feed = parts_.id, .trace_id = ""});
     if (const auto more = pace.Admit())
       spdlog::error("feed {}: failed: {}{}", parts_.id, after.work.failure.ToString(), *more);
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/log_pace.h"
 #include "server/dataset/fingerprint.h"
 #include "server/loading/piece_task.h"
@@ -157,6 +158,7 @@ Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_
     if (status.code() == Code::kResourceExhausted) {
       static LogPace pace(1);  // the frame to the client has no room for the numbers
       if (const auto more = pace.Admit()) {
+        const LogScope scope({.session = 0, .feed = piece.share()->feed, .trace_id = ""});
         spdlog::warn("feed {}: {} failed: {}{}", piece.share()->feed, RequestName(request->id),
                      status.ToString(), *more);
       }
