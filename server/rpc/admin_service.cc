@@ -102,14 +102,16 @@ class SentNames {
 
 }  // namespace
 
+void AdminService::CountRefusal(const grpc::CallbackServerContext& context, const Status& error) const {
+  const Result<Caller> caller = parts_.callers.Find(context, "count a refusal");
+  parts_.refusals.Count(Refusal::kRequest,
+                        (caller.ok() ? Describe(*caller) : context.peer()) + ": " + error.ToString());
+}
+
 grpc::ServerUnaryReactor* AdminService::Finish(const grpc::CallbackServerContext& context,
                                                grpc::ServerUnaryReactor& reactor,
                                                const Status& status) const {
-  if (!status.ok()) {
-    const Result<Caller> caller = parts_.callers.Find(context, "count a refusal");
-    parts_.refusals.Count(Refusal::kRequest,
-                          (caller.ok() ? Describe(*caller) : context.peer()) + ": " + status.ToString());
-  }
+  if (!status.ok()) CountRefusal(context, status);
   reactor.Finish(ToGrpc(status));
   return &reactor;
 }
@@ -124,7 +126,7 @@ grpc::ServerWriteReactor<v1::TraceResponse>* AdminService::Trace(grpc::CallbackS
                                                                  const v1::TraceRequest* request) {
   auto* const stream = new TraceStream(*context);  // NOLINT(cppcoreguidelines-owning-memory): see TraceStream
   if (const Status begun = StartTrace(*context, *request, *stream); !begun.ok()) {
-    parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + begun.ToString());
+    CountRefusal(*context, begun);
     stream->End(ToGrpc(begun));
   }
   return stream;

@@ -78,6 +78,8 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   // Whose feeds the caller may see. Nothing: everyone's.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
+  // Counts and logs an error as a refusal of the caller.
+  void CountRefusal(const grpc::CallbackServerContext& context, const Status& error) const;
   // Ends a call. An error is counted as a refusal.
   grpc::ServerUnaryReactor* Finish(const grpc::CallbackServerContext& context,
                                    grpc::ServerUnaryReactor& reactor, const Status& status) const;
