@@ -127,7 +127,8 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
   try {
     root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    return InvalidArgument(Place(path, error.source()) + ": " + std::string(error.description()));
+    return InvalidArgument(Place(path, error.source()) + ": " + std::string(error.description()) +
+                           "; values that are no numbers are in quotes, as in gpus = \"auto\"");
   }
   ConfigFile file;
   const toml::table* datasets = root["datasets"].as_table();
@@ -141,6 +142,8 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
       file.datasets.push_back({std::string(name.str()), place, Entries(path, *table)});
     }
     root.erase("datasets");
+  } else if (const toml::node* const other = root.get("datasets"); other != nullptr) {
+    return InvalidArgument(Place(path, other->source()) + ": datasets: expected tables [datasets.NAME]");
   }
   file.entries = Entries(path, root);
   return file;

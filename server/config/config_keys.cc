@@ -66,9 +66,9 @@ ConfigKey DurationKey(std::string_view name, std::chrono::milliseconds Config::*
 ConfigKey TextKey(std::string_view name, std::string_view placeholder, std::string Config::*member,
                   std::string_view help, bool (*valid)(std::string_view text), const char* expected) {
   const auto read = [=](const ConfigValue& value) -> Result<std::string> {
-    ASSIGN_OR_RETURN(std::string text, value.AsString());
-    if (valid(text)) return text;
-    return InvalidArgument(std::string("expected ") + expected + ", found " + QuotePath(text));
+    Result<std::string> text = value.AsString();
+    if (text.ok() && valid(*text)) return text;
+    return value.Expected(expected);
   };
   return KeyOf(name, placeholder, member, help, read, TomlString);
 }
@@ -127,15 +127,11 @@ bool IsHost(std::string_view name) {
 
 // An empty string or "off" disables the listener.
 Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
-  ASSIGN_OR_RETURN(std::string text, value.AsString());
-  if (text == "off") text.clear();
-  if (!text.empty()) {
-    if (!IsNumericTcpAddress(text)) {
-      return InvalidArgument("expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
-                             ", or \"off\", found " + QuotePath(text));
-    }
-  }
-  return text;
+  Result<std::string> text = value.AsString();
+  if (text.ok() && *text == "off") text->clear();
+  if (text.ok() && (text->empty() || IsNumericTcpAddress(*text))) return text;
+  return value.Expected("ADDRESS:PORT with a numeric address, such as " + std::string(example) +
+                        ", or \"off\"");
 }
 
 ConfigKey ListenKey(std::string_view name, std::string Config::*member, std::string_view example,
@@ -156,12 +152,10 @@ bool IsLogLevel(std::string_view level) {
 }
 
 Result<LogFormat> ReadLogFormat(const ConfigValue& value) {
-  ASSIGN_OR_RETURN(const std::string text, value.AsString());
-  const std::string_view format = text;
-  if (format != "text" && format != "json") {
-    return InvalidArgument("expected text or json, found " + QuotePath(format));
-  }
-  return format == "json" ? LogFormat::kJson : LogFormat::kText;
+  const Result<std::string> format = value.AsString();
+  if (format.ok() && *format == "text") return LogFormat::kText;
+  if (format.ok() && *format == "json") return LogFormat::kJson;
+  return value.Expected("text or json");
 }
 
 Result<std::string> ReadSocketDir(const ConfigValue& value) {
@@ -313,7 +307,10 @@ Status SetDatasetOption(const std::string& option, const ConfigValue& value, Dat
   alone.name = "configured";  // other options may follow
   alone.options[option] = dataset.options[option];
   CheckDatasetOptions(alone, faults);
-  return faults.ToStatus();
+  const Status status = faults.ToStatus();
+  const std::string place = "dataset." + option + ": ";  // which the caller names, too
+  if (status.ok() || !status.message().starts_with(place)) return status;
+  return InvalidArgument(status.message().substr(place.size()));
 }
 
 }  // namespace

@@ -44,11 +44,12 @@ class ConfigValue {
   Result<uint32_t> AsMode() const;
   Result<MemorySize> AsMemorySize() const;
   Result<std::chrono::milliseconds> AsDuration(std::chrono::milliseconds least) const;
+  // The error of a value that is not `what`.
+  Status Expected(std::string_view what) const;
 
  private:
   using Storage = std::variant<std::string, int64_t, double, std::vector<std::string>, Other>;
   ConfigValue(Storage storage, bool text) : storage_(std::move(storage)), text_(text) {}
-  Status Expected(std::string_view what) const;
 
   Storage storage_;
   bool octal_ = false;

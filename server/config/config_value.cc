@@ -101,7 +101,7 @@ Result<std::string> ConfigValue::AsScalar() const {
 Result<std::vector<std::string>> ConfigValue::AsStrings() const {
   if (const auto* items = std::get_if<std::vector<std::string>>(&storage_)) return *items;
   const auto* text = std::get_if<std::string>(&storage_);
-  if (text == nullptr || !text_) return Expected("an array of strings");
+  if (text == nullptr || !text_) return Expected("an array, such as [\"one\", \"two\"]");
   std::vector<std::string> items;
   std::string_view rest = *text;
   while (!rest.empty()) {
@@ -127,7 +127,8 @@ Result<uint32_t> ConfigValue::AsMode() const {
 }
 
 Result<MemorySize> ConfigValue::AsMemorySize() const {
-  const std::string expected = "a size above 0 such as \"8GiB\", or a share such as \"25%\"";
+  const std::string expected =
+      "a size above 0 such as \"8GiB\" (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), or a share such as \"25%\"";
   const Result<std::string> text = AsScalar();
   double number = 0;
   std::string_view unit;
@@ -144,8 +145,9 @@ Result<MemorySize> ConfigValue::AsMemorySize() const {
 }
 
 Result<std::chrono::milliseconds> ConfigValue::AsDuration(std::chrono::milliseconds least) const {
-  const std::string expected = "a time from " + std::to_string(least.count()) +
-                               " ms to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
+  const std::string expected =
+      "a time from " + std::to_string(least.count()) +
+      " ms to 24 hours, such as \"500ms\", \"30s\", \"5min\", \"1h\" or 30 (seconds)";
   const Result<std::string> text = AsScalar();
   double number = 0;
   std::string_view unit;
