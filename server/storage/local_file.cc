@@ -255,7 +255,7 @@ Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<st
   }
   // The operator chose the root, so links in its own path are followed.
   UniqueFd fd(::open(best.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return ErrnoStatus("open allowed root " + QuotePath(best), errno);
+  if (!fd) return ErrnoStatus("open " + QuotePath(best) + ", which holds " + QuotePath(clean), errno);
   std::string relative = Below(best, clean);
   return LocalPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
 }
