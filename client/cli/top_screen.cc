@@ -19,6 +19,8 @@ constexpr size_t kMaxGpus = 4;
 constexpr size_t kBoundWidth = 16;
 // From this width on there is room for the dataset's name.
 constexpr size_t kWide = 100;
+// Below this width process ids and rates give way to what a session waits for.
+constexpr size_t kNarrow = 78;
 constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
 // Below this share, one word describes the session: a feed that keeps up waits for its trainer now and then.
 constexpr double kShareWorthNaming = 0.01;
@@ -82,7 +84,7 @@ std::string EndOf(const std::string& path) {
   return before == std::string::npos ? path : path.substr(before + 1);
 }
 
-Row SessionRow(const Json& session, const Json* before, const Json& feed, double seconds, bool wide) {
+Row SessionRow(const Json& session, const Json* before, const Json& feed, double seconds, size_t width) {
   Row row;
   double largest = 0;
   std::string cause;
@@ -114,15 +116,17 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   }
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
-  row.text =
-      Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(UintField(feed, "id")), 6) +
-      Right(std::to_string(UintField(session, "pid")), 9) + "  " +
-      Left(Ascii(TextField(session, "client_name")), 16) +
-      Right(before == nullptr ? "-" : Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
-      Right(std::to_string(UintField(session, "slots_ready")) + "/" + std::to_string(held), 7) +
-      Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  ";
-  row.text +=
-      wide ? Left(Ascii(bound), kBoundWidth) + Ascii(EndOf(TextField(feed, "dataset"))) : Ascii(bound);
+  const bool narrow = width < kNarrow;
+  const std::string rate =
+      before == nullptr ? "-" : Fixed(UintRate(before, session, "batches_taken", seconds), 1);
+  row.text = Right(std::to_string(UintField(session, "id")), 7) +
+             Right(std::to_string(UintField(feed, "id")), 6) +
+             (narrow ? "" : Right(std::to_string(UintField(session, "pid")), 9)) + "  " +
+             Left(Ascii(TextField(session, "client_name")), 16) + (narrow ? "" : Right(rate, 9)) +
+             Right(std::to_string(UintField(session, "slots_ready")) + "/" + std::to_string(held), 7) +
+             Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  ";
+  row.text += width >= kWide ? Left(Ascii(bound), kBoundWidth) + Ascii(EndOf(TextField(feed, "dataset")))
+                             : Ascii(bound);
   return row;
 }
 
@@ -174,7 +178,7 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
     for (const Json& session : ListField(feed, "sessions")) {
       const Json* const session_was =
           was == nullptr ? nullptr : FindLike(session, "id", ListField(*was, "sessions"));
-      rows.push_back(SessionRow(session, session_was, feed, seconds, width >= kWide));
+      rows.push_back(SessionRow(session, session_was, feed, seconds, width));
     }
   }
   lines.push_back(Counted(ListField(now, "feeds").size(), "feed") + ", " + Counted(rows.size(), "session") +
@@ -182,8 +186,11 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
                        ? ", " + Count(static_cast<uint64_t>(samples)) + " samples/s, " + ByteRate(bytes)
                        : ", measuring ..."));
   lines.emplace_back();
-  lines.push_back(std::string("SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON") +
-                  (width >= kWide ? "        DATASET" : ""));
+  lines.push_back(
+      std::string(width < kNarrow
+                      ? "SESSION  FEED  CLIENT          RDY/HLD  WAIT  BOUND ON"
+                      : "SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON") +
+      (width >= kWide ? "        DATASET" : ""));
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.waited > b.waited; });
   const size_t room = height > lines.size() ? height - lines.size() : 0;
   const size_t shown = rows.size() <= room ? rows.size() : room - std::min<size_t>(room, 1);

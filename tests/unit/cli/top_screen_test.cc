@@ -51,6 +51,14 @@ TEST(TopScreenTest, ShowsWhatHappenedBetweenTwoLooks) {
   EXPECT_EQ(lines[7], "      1     3     4001  fast.py              20.0    3/1    0%  trainer 75%");
 }
 
+TEST(TopScreenTest, ANarrowTerminalShowsWhatIsWaitedFor) {
+  const Json before = Status(1000, {Session(2, "slow.py", 100, 1, 0)});
+  const Json now = Status(3000, {Session(2, "slow.py", 104, 2, 0)});
+  const std::vector<std::string> lines = TopScreen(before, now, 2, 60, 24);
+  EXPECT_EQ(lines[5], "SESSION  FEED  CLIENT          RDY/HLD  WAIT  BOUND ON");
+  EXPECT_EQ(lines[6], "      2     3  slow.py             3/1   50%  read 50%");
+}
+
 TEST(TopScreenTest, WaitingForAnotherOfTheGroupIsWaiting) {
   Json before = Session(1, "fast.py", 100, 5, 10);
   Json now = before;
