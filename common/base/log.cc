@@ -2,8 +2,11 @@
 #include "common/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdlib>
 #include <memory>
 
 #include "common/base/log_context.h"
@@ -40,6 +43,26 @@ class JsonContextFlag final : public spdlog::custom_flag_formatter {
   }
 };
 
+// %#: the priority, by which journald files a line and takes from it (sd-daemon(3)).
+class PriorityFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    static constexpr std::array<char, 7> kPriorities = {'7', '7', '6', '4', '3', '2', '6'};  // of levels
+    const std::array<char, 3> prefix = {'<', kPriorities.at(message.level), '>'};
+    out.append(prefix.data(), prefix.data() + prefix.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PriorityFlag>(); }
+};
+
+// Whether stderr is a stream to journald, as in a service (systemd.exec(5), $JOURNAL_STREAM).
+bool LogsToJournal() {
+  const char* const stream = std::getenv("JOURNAL_STREAM");
+  struct stat info {};
+  return stream != nullptr && ::fstat(STDERR_FILENO, &info) == 0 &&
+         std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino) == stream;
+}
+
 }  // namespace
 
 std::string JsonEscape(std::string_view text) {
@@ -69,14 +92,15 @@ std::string JsonEscape(std::string_view text) {
 
 Status InitLogging(std::string_view level, LogFormat format) {
   auto logger = std::make_shared<spdlog::logger>("pinfeed", std::make_shared<StderrSink>(STDERR_FILENO));
-  if (format == LogFormat::kJson) {
-    auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
-    formatter->add_flag<JsonMessageFlag>('*').add_flag<JsonContextFlag>('~').set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t%~,"message":"%*"})");
-    logger->set_formatter(std::move(formatter));
-  } else {
-    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e%z %^%-7l%$ %v");
-  }
+  const bool json = format == LogFormat::kJson;
+  const std::string pattern =
+      json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t%~,"message":"%*"})"
+           : "%Y-%m-%d %H:%M:%S.%e%z %^%-7l%$ %v";
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(json ? spdlog::pattern_time_type::utc
+                                                                    : spdlog::pattern_time_type::local);
+  formatter->add_flag<JsonMessageFlag>('*').add_flag<JsonContextFlag>('~').add_flag<PriorityFlag>('#');
+  formatter->set_pattern((LogsToJournal() ? "%#" : "") + pattern);
+  logger->set_formatter(std::move(formatter));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
   return SetLogLevel(level);
