@@ -15,6 +15,15 @@
 namespace pinfeed {
 namespace {
 
+// Whether one character was inserted, removed or replaced.
+bool DifferByOne(std::string_view one, std::string_view other) {
+  if (one.size() > other.size()) std::swap(one, other);
+  if (other.size() - one.size() > 1 || one == other) return false;
+  const auto [at_one, at_other] = std::ranges::mismatch(one, other);
+  const std::string_view rest(at_other + 1, other.end());
+  return std::string_view(one.size() == other.size() ? at_one + 1 : at_one, one.end()) == rest;
+}
+
 // Applies one value to the configuration, or adds its error to `faults`.
 void Apply(const ConfigKey& key, const ConfigValue& value, const std::string& origin, CommandLine& out,
            std::vector<std::string>& faults) {
@@ -42,6 +51,13 @@ void ApplyDatasets(const ConfigFile& file, CommandLine& out, std::vector<std::st
   }
 }
 
+std::string HelpWithKey(std::string_view unknown) {
+  if (DifferByOne(unknown, "datasets")) return "did you mean [datasets.NAME]?";
+  for (const ConfigKey& key : ConfigKeys())
+    if (DifferByOne(unknown, key.name)) return "did you mean " + std::string(key.name) + "?";
+  return "pinfeedd --print-config lists the known ones";
+}
+
 void ApplyFile(const std::string& path, CommandLine& out, std::vector<std::string>& faults) {
   Result<ConfigFile> file = ReadConfigFile(path);
   if (!file.ok()) {
@@ -56,8 +72,8 @@ void ApplyFile(const std::string& path, CommandLine& out, std::vector<std::strin
     if (found != nullptr) {
       Apply(*found, entry.value, entry.place, out, faults);
     } else {
-      faults.push_back(entry.place + ": " + EscapeName(entry.key) +
-                       ": unknown key; pinfeedd --print-config lists the known ones");
+      faults.push_back(entry.place + ": " + EscapeName(entry.key) + ": unknown key; " +
+                       HelpWithKey(entry.key));
     }
   }
   ApplyDatasets(*file, out, faults);
@@ -104,15 +120,6 @@ void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, C
     out.overridden.push_back(name + " = " + value + " (" + EscapeName(place) + ") is not in force: " +
                              EscapeName(origin) + " overrides it; remove that or change it there");
   }
-}
-
-// Whether one character was inserted, removed or replaced.
-bool DifferByOne(std::string_view one, std::string_view other) {
-  if (one.size() > other.size()) std::swap(one, other);
-  if (other.size() - one.size() > 1 || one == other) return false;
-  const auto [at_one, at_other] = std::ranges::mismatch(one, other);
-  const std::string_view rest(at_other + 1, other.end());
-  return std::string_view(one.size() == other.size() ? at_one + 1 : at_one, one.end()) == rest;
 }
 
 // A variable that is nearly the name of a setting would have no effect, and nobody would notice. Short names
