@@ -299,7 +299,7 @@ void PrintBadSamples(const std::vector<PeekField>& fields, uint32_t samples, con
                 Printable(TextField(note, "reason")).c_str());
   }
   if (!bad.empty())
-    std::printf("bad: %s more; the daemon's log says why\n", Counted(bad.size(), "sample").c_str());
+    std::printf("bad: %s more; the daemon's log has some of them\n", Counted(bad.size(), "sample").c_str());
 }
 
 void RunPeek(const PeekOptions& options, const ToolContext& context) {
