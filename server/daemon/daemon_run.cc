@@ -73,7 +73,7 @@ Status Daemon::Run() {
   // A private daemon allows every path, and nobody reads its log.
   std::optional<StartupPathCheck> path_check;
   if (!running_.command_line().private_mode) path_check.emplace(running_.command_line());
-  while (!state_.ending()) WaitOnce(Clock::time_point::max());
+  while (!state_.ending()) WaitOnce(path_check ? path_check->CheckTimeout() : Clock::time_point::max());
   reloader_.Stop();
   const Status failed = state_.failure();
   service_.Stopping(failed.ok() ? "draining" : "draining for a restart: " + failed.message(),

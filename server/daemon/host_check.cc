@@ -173,12 +173,16 @@ Status CheckHost(const CommandLine& command_line) {
     if (identity.ok())
       for (const std::string& warning : ValidityWarnings(config, *identity)) spdlog::warn("{}", warning);
   }
-  for (const std::string& root : config.allowed_roots)
+  // Told before: storage may not answer.
+  for (const std::string& root : config.allowed_roots) {
+    spdlog::info("checking {} (allowed_roots)", QuotePath(root));
     list.Add("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
+  }
   DatasetCache datasets({config.datasets, config.allowed_roots, 0});
   for (const auto& [name, dataset] : config.datasets) {
     DatasetSpec named;
     named.name = name;
+    spdlog::info("checking {} (datasets.{})", QuotePath(dataset.path), EscapeName(name));
     list.Add("datasets." + name,
              datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
   }

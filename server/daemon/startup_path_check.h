@@ -14,12 +14,15 @@ class StartupPathCheck {
  public:
   explicit StartupPathCheck(CommandLine command_line);
 
+  // Warns once if the check takes long. Returns when to call it next.
+  AbandonableThread::Clock::time_point CheckTimeout();
   // Waits until `deadline` and returns whether the check has ended. If not, the process must exit without
   // destroying the logger, which the thread may use.
   bool Finish(AbandonableThread::Clock::time_point deadline);
 
  private:
   AbandonableThread thread_;
+  AbandonableThread::Clock::time_point warns_at_;  // max(): it has, or needs not
 };
 
 }  // namespace pinfeed

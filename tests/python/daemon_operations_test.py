@@ -249,7 +249,8 @@ def test_what_a_check_logs_is_on_stderr_as_a_daemons_log(tmp_path):
     command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(tmp_path), "--config", str(config)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"OK: {config}\n"
-    assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+[+-]\d\d:\d\d info +indexed ", done.stderr), done.stderr
+    for told in ("checking '.*/images' \(datasets.here\)", "indexed "):
+        assert re.search(rf"^\d{{4}}-\d\d-\d\d [\d:.]+[+-]\d\d:\d\d info +{told}", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):

@@ -106,6 +106,7 @@ def test_what_hangs_at_the_start_holds_up_neither_it_nor_the_end(configured, hun
     service.receive_until("READY")
     assert select.select([hung.device], [], [], 60)[0]  # asked by the one that looks
     assert configured.serves()
+    eventually(service.log, lambda: f"{step} is not done after 4 s; does its storage answer?" in service.log())
     service.process.terminate()
     service.receive_until("STOPPING")
     assert service.process.wait(60) == 0, service.log()
