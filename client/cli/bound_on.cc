@@ -128,9 +128,8 @@ std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
   if (state == "waiting") return AwaitedTrainers(feed);
-  // The shares of these stay as they were when the feed last ran.
-  if (state == "ended") return "nothing: its data have ended";
-  if (state == "draining") return "nothing: it drains";
+  // Its shares stay as they were when it last ran.
+  if (state == "ended" || state == "draining") return "nothing: it is " + state;
   const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =

@@ -127,8 +127,11 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
   try {
     root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
-    return InvalidArgument(Place(path, error.source()) + ": " + std::string(error.description()) +
-                           "; values that are no numbers are in quotes, as in gpus = \"auto\"");
+    const std::string_view what = error.description();
+    const bool of_value = what.find("value") != std::string_view::npos ||
+                          what.find("integer") != std::string_view::npos;
+    return InvalidArgument(Place(path, error.source()) + ": " + std::string(what) +
+                           (of_value ? "; what is no number is in quotes, as in pool_bytes = \"8GiB\"" : ""));
   }
   ConfigFile file;
   const toml::table* datasets = root["datasets"].as_table();

@@ -307,10 +307,7 @@ Status SetDatasetOption(const std::string& option, const ConfigValue& value, Dat
   alone.name = "configured";  // other options may follow
   alone.options[option] = dataset.options[option];
   CheckDatasetOptions(alone, faults);
-  const Status status = faults.ToStatus();
-  const std::string place = "dataset." + option + ": ";  // which the caller names, too
-  if (status.ok() || !status.message().starts_with(place)) return status;
-  return InvalidArgument(status.message().substr(place.size()));
+  return faults.ToStatus();
 }
 
 }  // namespace

@@ -249,8 +249,22 @@ def test_what_a_check_logs_is_on_stderr_as_a_daemons_log(tmp_path):
     command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(tmp_path), "--config", str(config)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"OK: {config}\n"
-    for told in ("checking '.*/images' \(datasets.here\)", "indexed "):
+    for told in (r"checking '.*' \(datasets\.", "indexed "):
         assert re.search(rf"^\d{{4}}-\d\d-\d\d [\d:.]+[+-]\d\d:\d\d info +{told}", done.stderr, re.MULTILINE), done.stderr
+
+
+@pytest.mark.parametrize("begin", ["{", "2"], ids=["json", "text"])
+def test_a_journal_gets_the_level_of_each_line(tmp_path, begin):
+    command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", tmp_path, "--allowed-roots", tmp_path, "--log-format", "json" if begin == "{" else "text"]
+    journal, other = tmp_path / "journal", tmp_path / "other"
+    journal.touch()
+    node = journal.stat()
+    for path, prefix in ((journal, "<6>"), (other, "")):
+        with open(path, "w") as stderr:
+            environment = {**os.environ, "JOURNAL_STREAM": f"{node.st_dev}:{node.st_ino}"}
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, check=True, timeout=60)
+        lines = path.read_text().splitlines()
+        assert lines and all(line.startswith(prefix + begin) for line in lines), lines
 
 
 def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):
