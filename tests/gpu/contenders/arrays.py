@@ -175,18 +175,14 @@ def pinfeed_tokens(env):
 def tokens_by_hand(env, threads):
     import torch
 
-    dataset = Tokens(env.inputs / "tokens.bin")
+    windows = np.lib.stride_tricks.sliding_window_view(Tokens(env.inputs / "tokens.bin").tokens, SEQUENCE + 1)[::SEQUENCE]
 
     def fill(slot, indices):
-        x, y = slot[0].numpy()
-        for number, index in enumerate(indices):
-            begin = index * SEQUENCE
-            x[number] = dataset.tokens[begin : begin + SEQUENCE]
-            y[number] = dataset.tokens[begin + 1 : begin + 1 + SEQUENCE]
+        slot[0].numpy()[...] = windows[indices]
 
-    parts = [((2, TOKEN_BATCH, SEQUENCE), torch.int64)]
-    for (both,) in by_hand(env, fill, parts, threads, endless_batches(len(dataset), TOKEN_BATCH)):
-        yield both[0], both[1]
+    parts = [((TOKEN_BATCH, SEQUENCE + 1), torch.int64)]
+    for (both,) in by_hand(env, fill, parts, threads, endless_batches(len(windows), TOKEN_BATCH)):
+        yield both[:, :-1], both[:, 1:]
 
 
 @contender("tokens", "get_batch of nanoGPT", "nanoGPT")
@@ -206,5 +202,6 @@ def get_batch(env):
 
 @contender("tokens", "DataLoader, 8 workers", "DataLoader", burst=8, workers=8)
 @contender("tokens", "DataLoader, 4 workers", "DataLoader", burst=4, workers=4)
+@contender("tokens", "DataLoader, 0 workers", "DataLoader", workers=0)
 def dataloader_tokens(env, workers):
     return to_device(env, iter(data_loader(env, Tokens(env.inputs / "tokens.bin"), workers, TOKEN_BATCH)))
