@@ -128,8 +128,8 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
     root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     const std::string_view what = error.description();
-    const bool of_value = what.find("value") != std::string_view::npos ||
-                          what.find("integer") != std::string_view::npos;
+    const bool of_value =
+        what.find("value") != std::string_view::npos || what.find("integer") != std::string_view::npos;
     return InvalidArgument(Place(path, error.source()) + ": " + std::string(what) +
                            (of_value ? "; what is no number is in quotes, as in pool_bytes = \"8GiB\"" : ""));
   }
