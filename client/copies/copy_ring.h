@@ -33,8 +33,6 @@ class CopyRing {
       : device_(std::move(device)), max_slots_(max_slots) {}
   // Waits until the GPU has read the slots.
   ~CopyRing();
-  CopyRing(const CopyRing&) = delete;
-  CopyRing& operator=(const CopyRing&) = delete;
 
   // Page-locks memory if fewer than `slots` slots exist: a few, or else all that the ring may have.
   // Precondition of the functions below: the context is current.

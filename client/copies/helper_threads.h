@@ -19,8 +19,6 @@ class HelperThreads {
  public:
   explicit HelperThreads(uint32_t count) : count_(count) {}
   ~HelperThreads();
-  HelperThreads(const HelperThreads&) = delete;
-  HelperThreads& operator=(const HelperThreads&) = delete;
 
   uint32_t count() const { return count_; }
   // Runs `body` on this thread, and on up to `helpers` others as they become free. Returns when no thread is

@@ -35,8 +35,6 @@ class CachedHead {
   CachedHead(const CacheAccess& access, const FeedSpec& spec, const DatasetInfo& dataset,
              const TransformChain& transforms);
   ~CachedHead();
-  CachedHead(const CachedHead&) = delete;
-  CachedHead& operator=(const CachedHead&) = delete;
 
   // The transforms that are applied to what the cache gives are those from this one on.
   size_t transforms() const { return count_; }

@@ -73,8 +73,6 @@ class DecodedCache {
   };
   explicit DecodedCache(const Options& options);
   ~DecodedCache();
-  DecodedCache(const DecodedCache&) = delete;
-  DecodedCache& operator=(const DecodedCache&) = delete;
 
   // Who looks up or adds an image: a sample of a dataset, for a user.
   struct Use {

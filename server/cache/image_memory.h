@@ -30,8 +30,6 @@ class ImageMemory {
   // `headroom_bytes`: what has to stay free for others.
   ImageMemory(HostMemoryLedger& ledger, std::function<uint64_t()> headroom_bytes);
   ~ImageMemory();
-  ImageMemory(const ImageMemory&) = delete;
-  ImageMemory& operator=(const ImageMemory&) = delete;
 
   // Purpose: memory of `bytes()` bytes. Freed on destruction. Move-only. Threads: any.
   class Block {

@@ -42,8 +42,6 @@ class Daemon {
   // Precondition: BlockDaemonSignals.
   static Result<std::unique_ptr<Daemon>> Start(const CommandLine& command_line, ReadConfig read_config);
   ~Daemon();
-  Daemon(const Daemon&) = delete;
-  Daemon& operator=(const Daemon&) = delete;
 
   // Serves until SIGTERM, SIGINT, the end of the lifetime pipe, an operator's request, or a GPU failure. Then
   // drains and stops. It does not drain after the end of the lifetime pipe, and a second signal ends the

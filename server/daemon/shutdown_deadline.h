@@ -21,8 +21,6 @@ class ShutdownDeadline {
   // `lock` is the descriptor of a flock(2), or -1 if none is held.
   ShutdownDeadline(std::chrono::seconds limit, int lock);
   ~ShutdownDeadline() PF_EXCLUDES(mutex_);
-  ShutdownDeadline(const ShutdownDeadline&) = delete;
-  ShutdownDeadline& operator=(const ShutdownDeadline&) = delete;
 
  private:
   void Run() PF_EXCLUDES(mutex_);

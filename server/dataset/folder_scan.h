@@ -62,8 +62,6 @@ class FolderScan {
       : FolderScan(base, dataset_id, std::move(take), Options()) {}
 
   ~FolderScan();
-  FolderScan(const FolderScan&) = delete;
-  FolderScan& operator=(const FolderScan&) = delete;
 
   // The error for a dataset whose names take too much memory.
   static Status TooLarge(const Location& base);

@@ -42,8 +42,6 @@ class BatchCycle {
   BatchCycle(const FeedParts& parts, BatchFill::Context& filling, BatchFill::Owner& owner,
              ReleaseReader& reader);
   ~BatchCycle();
-  BatchCycle(const BatchCycle&) = delete;
-  BatchCycle& operator=(const BatchCycle&) = delete;
 
   // These are Feed's methods. Call Advance after those that change something.
   bool Serves() const { return phase_ != Phase::kDraining && phase_ != Phase::kFailed; }

@@ -59,8 +59,6 @@ class PieceRequest {
     const std::atomic<bool>& replaced;
   };
   explicit PieceRequest(Parts parts) : parts_(std::move(parts)) {}
-  PieceRequest(const PieceRequest&) = delete;
-  PieceRequest& operator=(const PieceRequest&) = delete;
 
   const BatchPlan& plan() const { return parts_.plan; }
   // The samples to fill, by their index in the plan: [begin, end), not empty.

@@ -92,8 +92,6 @@ class BatcherQueue {
                Now now = Clock::now)
       : spec_(spec), request_bytes_(request_bytes), load_(std::move(load)), now_(std::move(now)) {}
   ~BatcherQueue();
-  BatcherQueue(const BatcherQueue&) = delete;
-  BatcherQueue& operator=(const BatcherQueue&) = delete;
 
   const BatcherSpec& spec() const { return spec_; }
   uint64_t max_request_bytes() const { return request_bytes_.value_or(spec_.max_request_bytes); }

@@ -67,8 +67,6 @@ class ProducerGroup {
         on_filled_(std::move(on_filled)),
         one_off_(std::move(one_off)) {}
   ~ProducerGroup();
-  ProducerGroup(const ProducerGroup&) = delete;
-  ProducerGroup& operator=(const ProducerGroup&) = delete;
 
   // The request's memory is about to be prepared. Until Produce or Withdraw, no later batch is dealt: a
   // producer may hold one that it needs earlier ones for.

@@ -44,8 +44,6 @@ class ResidentTable {
 
   explicit ResidentTable(std::chrono::nanoseconds keep = kKeep) : keep_(keep) {}
   ~ResidentTable();
-  ResidentTable(const ResidentTable&) = delete;
-  ResidentTable& operator=(const ResidentTable&) = delete;
 
   void Start();
   // Frees all data and joins the thread. Precondition: they have no users. Idempotent.

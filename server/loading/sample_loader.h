@@ -72,8 +72,6 @@ class SampleScratch {
  public:
   SampleScratch();
   ~SampleScratch();
-  SampleScratch(const SampleScratch&) = delete;
-  SampleScratch& operator=(const SampleScratch&) = delete;
 
   struct Buffers;
   Buffers& buffers() { return *buffers_; }

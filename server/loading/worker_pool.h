@@ -35,8 +35,6 @@ class FillTask {
         order_(order),
         unfinished_(samples) {}
   virtual ~FillTask() = default;
-  FillTask(const FillTask&) = delete;
-  FillTask& operator=(const FillTask&) = delete;
   // Loads samples [begin, end). Called from several workers at once for disjoint ranges.
   virtual void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) = 0;
   // Called once, by the worker whose Run finished last; all writes of all Runs happen before it.
@@ -84,8 +82,6 @@ class WorkerPool {
                       PoolKind kind = PoolKind::kWorkers,
                       std::chrono::nanoseconds keeps_buffers = std::chrono::seconds(2));
   ~WorkerPool();
-  WorkerPool(const WorkerPool&) = delete;
-  WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Starts all threads that are not running yet; does nothing after Stop. Throws std::system_error if the
   // system cannot create a thread; the threads started so far keep running.

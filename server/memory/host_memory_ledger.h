@@ -34,8 +34,6 @@ class HostMemoryLedger {
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
   explicit HostMemoryLedger(Read read) : read_(std::move(read)) {}
-  HostMemoryLedger(const HostMemoryLedger&) = delete;
-  HostMemoryLedger& operator=(const HostMemoryLedger&) = delete;
   ~HostMemoryLedger() = default;
   // The shared ledger of this process.
   static HostMemoryLedger& ForThisProcess();

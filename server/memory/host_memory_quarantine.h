@@ -32,8 +32,6 @@ class HostMemoryQuarantine {
   // `thread`: the name of its thread.
   explicit HostMemoryQuarantine(const std::string& thread = "host-quarantine");
   ~HostMemoryQuarantine();
-  HostMemoryQuarantine(const HostMemoryQuarantine&) = delete;
-  HostMemoryQuarantine& operator=(const HostMemoryQuarantine&) = delete;
 
   // `fd` as for HasNoOtherUser. `until_free` is released right after the charge.
   void Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free = nullptr) PF_EXCLUDES(mutex_);

@@ -23,8 +23,6 @@ class LargeSamples {
   // turn.
   explicit LargeSamples(Clock::duration longest_turn = std::chrono::seconds(30))
       : longest_turn_(longest_turn) {}
-  LargeSamples(const LargeSamples&) = delete;
-  LargeSamples& operator=(const LargeSamples&) = delete;
   ~LargeSamples() = default;
 
   // Purpose: one thread's attempts to load a sample. Make it before the attempt, and end it when the buffers

@@ -62,8 +62,6 @@ class MemoryBudget {
   MemoryBudget(uint64_t capacity_bytes, uint64_t max_per_user, Names names)
       : capacity_bytes_(capacity_bytes), max_per_user_(max_per_user), names_(std::move(names)) {}
   ~MemoryBudget();
-  MemoryBudget(const MemoryBudget&) = delete;
-  MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // Whose leases would have to end before so many bytes fit: nobody's; the user's own; any; those of all are
   // not enough.

@@ -30,8 +30,6 @@ class EventLoop {
 
   static Result<std::unique_ptr<EventLoop>> Create(std::string thread_name);
   ~EventLoop();
-  EventLoop(const EventLoop&) = delete;
-  EventLoop& operator=(const EventLoop&) = delete;
 
   // Purpose: a watched descriptor, or none. Its callback is not called after its end, not even for events
   // collected earlier. Borrows: the loop and the descriptor, which outlive it. Move-only.

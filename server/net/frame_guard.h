@@ -45,8 +45,6 @@ class FrameGuard {
   static Result<std::unique_ptr<FrameGuard>> Create(Listener listener, PeerRegistry& peers, Serve serve,
                                                     Refusals& refusals, Options options);
   ~FrameGuard();
-  FrameGuard(const FrameGuard&) = delete;
-  FrameGuard& operator=(const FrameGuard&) = delete;
 
   void Start();
   // Accepts no more connections; open ones continue. Idempotent.

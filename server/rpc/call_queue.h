@@ -35,8 +35,6 @@ class CallQueue {
   // create a thread.
   CallQueue(Bounds bounds, const char* name);
   ~CallQueue();
-  CallQueue(const CallQueue&) = delete;
-  CallQueue& operator=(const CallQueue&) = delete;
 
   // Returns false without accepting the call if too many calls of the user wait, which `anyway` ignores, or
   // if the queue is stopping.

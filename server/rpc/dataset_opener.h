@@ -54,8 +54,6 @@ class DatasetOpener {
   DatasetOpener(OpenFunction open, PathFunction path_of);
   // Waits for the threads, however long their storage takes.
   ~DatasetOpener();
-  DatasetOpener(const DatasetOpener&) = delete;
-  DatasetOpener& operator=(const DatasetOpener&) = delete;
 
   void Open(uid_t user, const DatasetSpec& spec, CallLimits limits, Answer answer) PF_EXCLUDES(mutex_);
   // Destroys `dataset` before the user's next open at that place. The caller holds the last reference. `spec`

@@ -34,8 +34,6 @@ class RpcServer {
   // Closes idle connections, and those whose host has vanished.
   static Result<std::unique_ptr<RpcServer>> CreateForNetwork(const Services& services);
   ~RpcServer();
-  RpcServer(const RpcServer&) = delete;
-  RpcServer& operator=(const RpcServer&) = delete;
 
   // `connection` is a non-blocking stream socket. Closed at once after Stop.
   void Serve(UniqueFd connection) PF_EXCLUDES(mutex_);

@@ -37,8 +37,6 @@ class BatcherConnections {
   BatcherConnections(EventLoop& loop, Refusals& refusals, ConnectionRoom& room,
                      std::chrono::milliseconds invitation_time)
       : loop_(loop), refusals_(refusals), room_(room), invitation_time_(invitation_time) {}
-  BatcherConnections(const BatcherConnections&) = delete;
-  BatcherConnections& operator=(const BatcherConnections&) = delete;
 
   // kResourceExhausted while this user has too many invitations that nobody has used.
   Result<Token> Invite(const Peer& peer, BatcherPlace place) PF_EXCLUDES(mutex_);

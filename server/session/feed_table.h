@@ -49,8 +49,6 @@ class FeedTable {
 
   FeedTable() = default;
   ~FeedTable();
-  FeedTable(const FeedTable&) = delete;
-  FeedTable& operator=(const FeedTable&) = delete;
 
   void Start();
   // Waits until the remaining feeds are destroyed, and joins the reaper. Precondition: all sessions are

@@ -40,8 +40,6 @@ class LifelineServer {
                                                         std::chrono::milliseconds hello_timeout,
                                                         SessionTable& sessions, Refusals& refusals);
   ~LifelineServer();
-  LifelineServer(const LifelineServer&) = delete;
-  LifelineServer& operator=(const LifelineServer&) = delete;
 
   Status Start();
   // Closes every connection; the sessions stay in their table. Idempotent.

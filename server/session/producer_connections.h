@@ -32,8 +32,6 @@ class ProducerConnections {
  public:
   ProducerConnections(EventLoop& loop, Refusals& refusals, ConnectionRoom& room)
       : loop_(loop), refusals_(refusals), room_(room) {}
-  ProducerConnections(const ProducerConnections&) = delete;
-  ProducerConnections& operator=(const ProducerConnections&) = delete;
 
   // `lane`: which batches the producer fills. kFailedPrecondition if the daemon fills the session's batches
   // itself; otherwise the errors of ProducerGroup::CheckLane and CheckRoom.

@@ -32,8 +32,6 @@ class SessionTable {
   // `max_per_user` limits the sessions of one user, `max_sessions` those of all users.
   SessionTable(uint32_t max_sessions, uint32_t max_per_user, std::function<void()> on_left)
       : max_sessions_(max_sessions), max_per_user_(max_per_user), on_left_(std::move(on_left)) {}
-  SessionTable(const SessionTable&) = delete;
-  SessionTable& operator=(const SessionTable&) = delete;
 
   // kResourceExhausted if the table is full or the user has reached the limit; kUnavailable if the table is
   // closed; kInvalidArgument for a group that could never be complete. With `replaces`, a session of that

@@ -79,8 +79,6 @@ class Tracer {
   };
 
   Tracer() = default;
-  Tracer(const Tracer&) = delete;
-  Tracer& operator=(const Tracer&) = delete;
 
   // Records the feeds of `owner`, or all feeds. kResourceExhausted while another recording runs.
   Result<Recording> Start(std::optional<uid_t> owner) PF_EXCLUDES(mutex_);

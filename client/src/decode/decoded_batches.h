@@ -44,8 +44,6 @@ class DecodedBatches {
                                                        Lifeline& lifeline, UniqueFd link);
   // Precondition: Stop returned OK.
   ~DecodedBatches();
-  DecodedBatches(const DecodedBatches&) = delete;
-  DecodedBatches& operator=(const DecodedBatches&) = delete;
 
   // Whether the batch with this number is decoded, or never will be.
   bool IsDecoded(uint64_t sequence) const { return ring_->IsDecoded(sequence); }

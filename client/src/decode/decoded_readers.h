@@ -29,8 +29,6 @@ class DecodedReaders {
  public:
   DecodedReaders(DecodeRing& ring, std::shared_ptr<DecodeEngine> engine, Lifeline& lifeline)
       : ring_(ring), engine_(std::move(engine)), lifeline_(&lifeline) {}
-  DecodedReaders(const DecodedReaders&) = delete;
-  DecodedReaders& operator=(const DecodedReaders&) = delete;
 
   // Adds the readers that the daemon has sent on the lifeline. Call it before a batch is begun.
   void Accept() PF_EXCLUDES(mutex_);

@@ -48,8 +48,6 @@ class Feed {
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
   // Ends the session (Session::End). If batches are held, the last of them does.
   ~Feed();
-  Feed(const Feed&) = delete;
-  Feed& operator=(const Feed&) = delete;
 
   // Returns the next batch, with one owner. `timeout` unset: no limit.
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);

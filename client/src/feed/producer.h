@@ -48,8 +48,6 @@ class Producer {
  public:
   static Result<std::unique_ptr<Producer>> Attach(Invitation invitation, SteadyTime deadline);
   ~Producer();
-  Producer(const Producer&) = delete;
-  Producer& operator=(const Producer&) = delete;
 
   // Waits for the next task, which is then open. kDeadlineExceeded at the deadline.
   Result<ProducerTask> Next(const Deadline& deadline);

@@ -37,8 +37,6 @@ class CopyEngine {
                                                     const std::string& name,
                                                     std::function<void(const Status&)> on_failure);
   ~CopyEngine();
-  CopyEngine(const CopyEngine&) = delete;
-  CopyEngine& operator=(const CopyEngine&) = delete;
 
   // Where arenas submit jobs.
   CopyQueue& queue() { return queue_; }

@@ -40,8 +40,6 @@ class DeviceMemoryQuarantine {
  public:
   explicit DeviceMemoryQuarantine(const GpuProcesses* processes);
   ~DeviceMemoryQuarantine();
-  DeviceMemoryQuarantine(const DeviceMemoryQuarantine&) = delete;
-  DeviceMemoryQuarantine& operator=(const DeviceMemoryQuarantine&) = delete;
 
   // `memory` is empty for vmm-fd.
   void Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,

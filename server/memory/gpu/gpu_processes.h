@@ -24,8 +24,6 @@ class GpuProcesses {
  public:
   static Result<std::unique_ptr<const GpuProcesses>> Load();
   ~GpuProcesses();
-  GpuProcesses(const GpuProcesses&) = delete;
-  GpuProcesses& operator=(const GpuProcesses&) = delete;
 
   Result<std::vector<pid_t>> On(const std::string& gpu_uuid) const;
 

@@ -77,8 +77,6 @@ class PinnedRegion {
   static Result<std::unique_ptr<PinnedRegion>> Create(const std::shared_ptr<const CudaDevice>& device,
                                                       const Options& options, BudgetLease lease);
   ~PinnedRegion();
-  PinnedRegion(const PinnedRegion&) = delete;
-  PinnedRegion& operator=(const PinnedRegion&) = delete;
 
   // Takes blocks of these sizes, all or none. kResourceExhausted, with the total numbers, when they do not
   // fit.
