@@ -20,23 +20,16 @@ constexpr uint32_t kBatchSize = 4;
 constexpr uint32_t kFakeSlots = 3;
 constexpr uint64_t kStride = 2 << 20;
 
-template <typename T>
-T Must(Result<T> result) {
-  PF_CHECK(result.ok(), result.status().message());
-  return std::move(result).value();
-}
+}  // namespace
 
-void AddTensor(v1::OpenFeedResponse* response, const char* name, v1::DType dtype, std::vector<int64_t> shape,
+void SetTensor(v1::TensorPlace* tensor, const char* name, v1::DType dtype, const std::vector<int64_t>& shape,
                uint64_t offset, uint64_t bytes) {
-  v1::TensorPlace* tensor = response->add_tensors();
   tensor->set_name(name);
   tensor->set_dtype(dtype);
   tensor->mutable_shape()->Add(shape.begin(), shape.end());
   tensor->set_offset(offset);
   tensor->set_sample_bytes(bytes);
 }
-
-}  // namespace
 
 void OfferHandle(v1::OpenFeedResponse& offer, size_t handle_bytes) {
   v1::ArenaOffer& arena = *offer.mutable_arena();
@@ -142,12 +135,15 @@ grpc::Status FakeDaemon::OpenFeed(grpc::ServerContext* /*context*/, const v1::Op
   session.request = *request;
   session.token = std::string(kTokenBytes - 1, 't') + static_cast<char>('0' + entries_.size());
   session.slot_count = kFakeSlots;
-  session.publish_fd = Must(CreateMemfd("fake-publish", kPublishPageBytes));
-  session.publish = Must(Mapping::Map(session.publish_fd.get(), kPublishPageBytes, Access::kReadWrite, true));
-  session.release_fd = Must(CreateMemfd("fake-release", kReleasePageBytes));
-  session.release = Must(Mapping::Map(session.release_fd.get(), kReleasePageBytes, Access::kReadOnly, true));
-  session.arena_fd = Must(CreateMemfd("fake-arena", kFakeSlots * kStride));
-  session.arena = Must(Mapping::Map(session.arena_fd.get(), kFakeSlots * kStride, Access::kReadWrite, true));
+  session.publish_fd = CreateMemfd("fake-publish", kPublishPageBytes).value();
+  session.publish =
+      Mapping::Map(session.publish_fd.get(), kPublishPageBytes, Access::kReadWrite, true).value();
+  session.release_fd = CreateMemfd("fake-release", kReleasePageBytes).value();
+  session.release =
+      Mapping::Map(session.release_fd.get(), kReleasePageBytes, Access::kReadOnly, true).value();
+  session.arena_fd = CreateMemfd("fake-arena", kFakeSlots * kStride).value();
+  session.arena =
+      Mapping::Map(session.arena_fd.get(), kFakeSlots * kStride, Access::kReadWrite, true).value();
   session.doorbell = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   session.page().magic = kPublishPageMagic;
   session.page().version = kProtocolVersion;
@@ -157,8 +153,8 @@ grpc::Status FakeDaemon::OpenFeed(grpc::ServerContext* /*context*/, const v1::Op
   response->set_session_id(entries_.size() + 1);
   response->set_token(session.token);
   response->set_batch_size(kBatchSize);
-  AddTensor(response, "image", v1::UINT8, {2, 3}, 0, 6);
-  AddTensor(response, "label", v1::INT64, {}, 512, 8);
+  SetTensor(response->add_tensors(), "image", v1::UINT8, {2, 3}, 0, 6);
+  SetTensor(response->add_tensors(), "label", v1::INT64, {}, 512, 8);
   response->mutable_arena()->set_backend(v1::FeedSpec::HOST);
   response->mutable_arena()->set_bytes(kFakeSlots * kStride);
   response->mutable_arena()->set_slot_count(kFakeSlots);

@@ -27,6 +27,9 @@ inline constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 
 
 // Offers the same arena as memory of a GPU, by a handle of cuda-ipc.
 void OfferHandle(v1::OpenFeedResponse& offer, size_t handle_bytes = 64);
+// Fills one entry of a list of tensors.
+void SetTensor(v1::TensorPlace* tensor, const char* name, v1::DType dtype, const std::vector<int64_t>& shape,
+               uint64_t offset, uint64_t bytes);
 // A listening socket for lifelines at the path.
 UniqueFd ListenForLifelines(const std::string& path);
 // Sends one frame with these descriptors.

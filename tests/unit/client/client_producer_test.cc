@@ -44,16 +44,6 @@ using OwnedProducer = std::unique_ptr<pf_producer, ProducerDeleter>;
 // The daemon's end of one producer's lifeline: a listener, the arena and, once attached, the connection.
 class ProducerTest : public ::testing::Test {
  protected:
-  ProducerTest() {
-    Result<UniqueFd> memory = CreateMemfd("fake-arena", kArenaBytes);
-    PF_CHECK(memory.ok(), memory.status().message());
-    arena_fd_ = std::move(memory).value();
-    Result<Mapping> mapped = Mapping::Map(arena_fd_.get(), kArenaBytes, Access::kReadWrite, true);
-    PF_CHECK(mapped.ok(), mapped.status().message());
-    arena_ = std::move(mapped).value();
-    fds_ = {arena_fd_.get()};
-  }
-
   // Four samples a batch of uint8 [6], and their indexes.
   v1::ProducerInvitation Invitation() const {
     v1::ProducerInvitation invitation;
@@ -63,18 +53,9 @@ class ProducerTest : public ::testing::Test {
     invitation.set_slot_count(kTaskSlots);
     invitation.set_slot_stride(kTaskStride);
     invitation.set_batch_size(4);
-    AddTensor(&invitation, "record", v1::UINT8, {6}, 0, 6);
-    AddTensor(&invitation, "sample_id", v1::INT64, {}, kSampleIdOffset, 8);
+    SetTensor(invitation.add_tensors(), "record", v1::UINT8, {6}, 0, 6);
+    SetTensor(invitation.add_tensors(), "sample_id", v1::INT64, {}, kSampleIdOffset, 8);
     return invitation;
-  }
-  static void AddTensor(v1::ProducerInvitation* invitation, const char* name, v1::DType dtype,
-                        const std::vector<int64_t>& shape, uint64_t offset, uint64_t bytes) {
-    v1::TensorPlace* tensor = invitation->add_tensors();
-    tensor->set_name(name);
-    tensor->set_dtype(dtype);
-    tensor->mutable_shape()->Add(shape.begin(), shape.end());
-    tensor->set_offset(offset);
-    tensor->set_sample_bytes(bytes);
   }
 
   // Accepts one connection and answers its token with `welcome_` and `fds_`.
@@ -117,6 +98,14 @@ class ProducerTest : public ::testing::Test {
     pf_task_init(task, sizeof(*task));
     return pf_producer_next(producer_.get(), timeout_ms, task);
   }
+  // Attaches, and takes a task: number 1, of slot 0.
+  pf_task FirstTask(uint32_t samples = 4) {
+    MustAttach();
+    SendTask(1, 0, samples);
+    pf_task task;
+    EXPECT_EQ(Next(&task), PF_OK) << pf_last_error();
+    return task;
+  }
   // The next frame from the producer.
   LifelineFrame Received() {
     LifelineFrame frame{};
@@ -127,9 +116,9 @@ class ProducerTest : public ::testing::Test {
   TempDir dir_;
   const std::string path_ = (dir_ / "lifeline.sock").string();
   UniqueFd listener_ = ListenForLifelines(path_);
-  UniqueFd arena_fd_;
-  Mapping arena_;
-  std::vector<int> fds_;
+  const UniqueFd arena_fd_ = CreateMemfd("fake-arena", kArenaBytes).value();
+  const Mapping arena_ = Mapping::Map(arena_fd_.get(), kArenaBytes, Access::kReadWrite, true).value();
+  std::vector<int> fds_ = {arena_fd_.get()};
   LifelineFrame welcome_ = MakeLifelineFrame(LifelineKind::kWelcome);
   LifelineFrame hello_{};
   UniqueFd peer_;
@@ -178,10 +167,7 @@ TEST_F(ProducerTest, TaskIsFilledInItsSlotAndReported) {
 }
 
 TEST_F(ProducerTest, TensorBeyondTheTasksIsRefused) {
-  MustAttach();
-  SendTask(1, 0, 1);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask(1);
   pf_tensor tensor;
   pf_tensor_init(&tensor, sizeof(tensor));
   EXPECT_EQ(pf_producer_tensor(producer_.get(), &task, 1, &tensor), PF_INVALID_ARGUMENT);
@@ -227,10 +213,7 @@ TEST_F(ProducerTest, OfTwoThreadsThatReportATaskOneDoes) {
 }
 
 TEST_F(ProducerTest, TaskThatWasDoneIsNoLongerKnown) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   ASSERT_EQ(pf_producer_done(producer_.get(), &task, nullptr), PF_OK);
   EXPECT_EQ(pf_producer_done(producer_.get(), &task, nullptr), PF_FAILED_PRECONDITION);
   pf_tensor tensor;
@@ -241,10 +224,7 @@ TEST_F(ProducerTest, TaskThatWasDoneIsNoLongerKnown) {
 }
 
 TEST_F(ProducerTest, FailureIsReportedWithItsText) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   ASSERT_EQ(pf_producer_done(producer_.get(), &task, "KeyError: 3"), PF_OK);
   const LifelineFrame done = Received();
   EXPECT_EQ(done.code, static_cast<uint32_t>(Code::kDataLoss));
@@ -253,10 +233,7 @@ TEST_F(ProducerTest, FailureIsReportedWithItsText) {
 }
 
 TEST_F(ProducerTest, TheEndOfTheDataHasACodeOfItsOwn) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   ASSERT_EQ(pf_producer_end_of_data(producer_.get(), &task), PF_OK);
   const LifelineFrame done = Received();
   EXPECT_EQ(done.code, static_cast<uint32_t>(Code::kOutOfRange));
@@ -265,10 +242,7 @@ TEST_F(ProducerTest, TheEndOfTheDataHasACodeOfItsOwn) {
 }
 
 TEST_F(ProducerTest, LongTextOfAFailureEndsAtACharacter) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   const std::string text = std::string(207, 'x') + "\xc3\xa9";  // 209 bytes
   ASSERT_EQ(pf_producer_done(producer_.get(), &task, text.c_str()), PF_OK);
   const LifelineFrame done = Received();
@@ -276,10 +250,7 @@ TEST_F(ProducerTest, LongTextOfAFailureEndsAtACharacter) {
 }
 
 TEST_F(ProducerTest, TextThatIsNotUtf8IsEscaped) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   ASSERT_EQ(pf_producer_done(producer_.get(), &task, "no \xff"), PF_OK);
   EXPECT_STREQ(Received().text, "no \\xff");
 }
@@ -305,10 +276,7 @@ TEST_F(ProducerTest, UnpreparedStructTakesNoTask) {
 }
 
 TEST_F(ProducerTest, MemoryForALargeBatchComesBetweenTasks) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   SendTask(2, 1, 3);
   const UniqueFd memory = CreateMemfd("one-off", 5000).value();
   SendFrame(peer_.get(), MemoryFrame(1, 5000), {memory.get()});
@@ -325,10 +293,7 @@ TEST_F(ProducerTest, MemoryForALargeBatchComesBetweenTasks) {
 }
 
 TEST_F(ProducerTest, RefusedMemorySaysWhyAndIsNoEnd) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   LifelineFrame refusal = MemoryFrame(1, 5000);
   refusal.code = PF_RESOURCE_EXHAUSTED;
   std::fill(std::begin(refusal.text), std::end(refusal.text), 'x');
@@ -352,10 +317,7 @@ TEST_F(ProducerTest, ImpossibleMemoryIsRefused) {
                                                                            {MemoryFrame(1, 4096), two},
                                                                            {TaskFrame(2, 1, 4), one}};
   for (const auto& [answer, fds] : answers) {
-    MustAttach();
-    SendTask(1, 0, 4);
-    pf_task task;
-    ASSERT_EQ(Next(&task), PF_OK);
+    pf_task task = FirstTask();
     SendFrame(peer_.get(), answer, fds);
     int fd = -1;
     EXPECT_EQ(pf_producer_memory(producer_.get(), &task, answer.memory.bytes == 5000 ? 5000 : 4096, &fd),
@@ -366,10 +328,7 @@ TEST_F(ProducerTest, ImpossibleMemoryIsRefused) {
 }
 
 TEST_F(ProducerTest, HangUpEndsTheWaitForMemory) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   std::thread daemon([this] {
     Received();
     peer_.reset();
@@ -400,10 +359,7 @@ TEST_F(ProducerTest, HangUpWakesAWaitingProducer) {
 }
 
 TEST_F(ProducerTest, ClosingUnmapsTheMemoryAndHangsUp) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   unsigned char resident = 0;
   void* const page = const_cast<int64_t*>(task.sample_ids - kSampleIdOffset / sizeof(int64_t));
   ASSERT_EQ(::mincore(page, 1, &resident), 0);
@@ -415,10 +371,7 @@ TEST_F(ProducerTest, ClosingUnmapsTheMemoryAndHangsUp) {
 }
 
 TEST_F(ProducerTest, ForkedChildHasNeitherTheMemoryNorAVoice) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   const int exit_status = ExitStatusOfFork([&] {
     unsigned char resident = 0;
     void* const page = const_cast<int64_t*>(task.sample_ids - kSampleIdOffset / sizeof(int64_t));
@@ -506,10 +459,7 @@ void PrintTo(const WrongFrame& frame, std::ostream* out) {
 class ProducerFrameTest : public ProducerTest, public ::testing::WithParamInterface<WrongFrame> {};
 
 TEST_P(ProducerFrameTest, IsRefusedForGood) {
-  MustAttach();
-  SendTask(1, 0, 4);
-  pf_task task;
-  ASSERT_EQ(Next(&task), PF_OK);
+  pf_task task = FirstTask();
   LifelineFrame frame = TaskFrame(2, 1, 4);
   GetParam().edit(frame);
   SendFrame(peer_.get(), frame);
