@@ -42,6 +42,13 @@ class DatasetCacheTest : public ::testing::Test {
   }
   // Datasets are shared once their files' times are so old that another change has another time (IsSettled).
   static void LetTimesSettle() { std::this_thread::sleep_for(kSettleTime); }
+  // Opens what has settled: from now on it is shared.
+  static std::shared_ptr<const Dataset> OpenShared(DatasetCache& cache, const DatasetSpec& spec) {
+    LetTimesSettle();
+    std::shared_ptr<const Dataset> first = cache.Open(kUser, spec).value();
+    EXPECT_EQ(cache.Open(kUser, spec).value(), first);
+    return first;
+  }
   DatasetCache::Options Options(size_t capacity) const {
     return {{}, {directory_.path().string()}, capacity};
   }
@@ -52,11 +59,8 @@ class DatasetCacheTest : public ::testing::Test {
 TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   DatasetCache cache(Options(8));
   WriteRows("set/a.npy", 5);
-  const DatasetSpec spec = Path((directory_ / "set").string());
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  const DatasetSpec spec = Path(directory_ / "set");
+  const auto first = OpenShared(cache, spec);
   WriteRows("set/a.npy", 6);  // an entry of the directory
   ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
   EXPECT_EQ(changed->info().samples, 6U);
@@ -73,23 +77,16 @@ TEST_F(DatasetCacheTest, WhatChangedJustNowIsOpenedAgain) {
   ASSERT_OK_AND_ASSIGN(const auto early, cache.Open(kUser, spec));
   ASSERT_OK_AND_ASSIGN(const auto next, cache.Open(kUser, spec));
   EXPECT_NE(early, next);
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  EXPECT_NE(next, first);
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  EXPECT_NE(next, OpenShared(cache, spec));
 }
 
 TEST_F(DatasetCacheTest, FoldersBelowTheClassesCountAsWell) {
   DatasetCache cache(Options(8));
   for (const char* name : {"cat/a.jpg", "cat/young/b.jpg", "dog/old/grey/c.jpg", "dog/none/readme"})
     directory_.Write("set/" + std::string(name), "x");
-  const DatasetSpec spec = Path((directory_ / "set").string());
+  const DatasetSpec spec = Path(directory_ / "set");
   const auto samples = [&] { return cache.Open(kUser, spec).value()->info().samples; };
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  const auto first = OpenShared(cache, spec);
   EXPECT_EQ(samples(), 3U);
   directory_.Write("set/dog/old/grey/d.jpg", "x");
   EXPECT_EQ(samples(), 4U);
@@ -109,11 +106,8 @@ TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheFoldersOfTheClassesCountA
   DatasetCache cache(Options(8));
   for (size_t i = 0; i <= Location::kMaxStamped; ++i)
     directory_.Write("set/" + std::to_string(i) + "/a.jpg", "x");
-  const DatasetSpec spec = Path((directory_ / "set").string());
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  const DatasetSpec spec = Path(directory_ / "set");
+  const auto first = OpenShared(cache, spec);
   directory_.Write("set/7/b.jpg", "x");
   ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(kUser, spec));
   EXPECT_EQ(grown->info().samples, Location::kMaxStamped + 2);
@@ -128,11 +122,8 @@ TEST_F(DatasetCacheTest, OfMoreEntriesThanAreStampedTheTableCountsAsWell) {
     table += name + ",1\n";
   }
   directory_.Write("set/metadata.csv", table);
-  const DatasetSpec spec = Path((directory_ / "set").string());
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  const DatasetSpec spec = Path(directory_ / "set");
+  const auto first = OpenShared(cache, spec);
   table[table.size() - 2] = '2';
   directory_.Write("set/metadata.csv", table);  // in place
   ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
@@ -157,11 +148,8 @@ TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {
   std::filesystem::create_directory(directory_ / "set");
   std::filesystem::create_symlink("../versions/a.npy", directory_ / "set/a.npy");
   std::filesystem::create_symlink("nowhere", directory_ / "set/b.txt");
-  const DatasetSpec spec = Path((directory_ / "set").string());
-  LetTimesSettle();
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
-  EXPECT_EQ(first, again);
+  const DatasetSpec spec = Path(directory_ / "set");
+  const auto first = OpenShared(cache, spec);
   WriteRows("versions/a.npy", 6);
   ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
   EXPECT_EQ(changed->info().samples, 6U);
@@ -184,7 +172,7 @@ TEST_F(DatasetCacheTest, WhatChangesWhileItIsOpenedIsOpenedAgain) {
     if (opens++ == 0 || always) change();  // after the cache has looked at it
     return OpenDataset(location, spec);
   });
-  const DatasetSpec spec = Path((directory_ / "current").string());
+  const DatasetSpec spec = Path(directory_ / "current");
   ASSERT_OK_AND_ASSIGN(auto second, cache.Open(kUser, spec));
   EXPECT_EQ(second->info().samples, 6U);
   EXPECT_EQ(opens, 2);
@@ -209,7 +197,7 @@ TEST_F(DatasetCacheTest, AFolderThatChangesAllTheTimeIsUsedAsItIs) {
     directory_.Write("set/note" + std::to_string(++opens) + ".txt", "x");
     return OpenDataset(location, spec);
   });
-  EXPECT_OK(cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_OK(cache.Open(kUser, Path(directory_ / "set")));
   EXPECT_EQ(opens, 2);
 }
 
@@ -267,7 +255,7 @@ TEST_F(DatasetCacheTest, WhatALinkLedToInBetweenIsNotOpened) {
     lead_to("releases/1");
     return opened;
   });
-  const DatasetSpec spec = Path((directory_ / "current").string());
+  const DatasetSpec spec = Path(directory_ / "current");
   ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(kUser, spec));
   EXPECT_EQ(dataset->info().samples, 5U);
 }
@@ -382,8 +370,7 @@ TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
   in_use = &cache;
   for (const char* name : {"a.npy", "b.npy"}) WriteRows(name, 3);
   LetTimesSettle();
-  for (const char* name : {"a.npy", "b.npy"})
-    EXPECT_OK(cache.Open(kUser, Path((directory_ / name).string())));
+  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(kUser, Path(directory_ / name)));
   EXPECT_EQ(asked.size(), 1U);  // the first made room for the second
   cache.SetOptions(Options(0));
   EXPECT_EQ(asked.size(), 2U);
@@ -425,10 +412,10 @@ TEST_F(DatasetCacheTest, WhatWasOpenedBeforeTheFilesChangedIsNotKept) {
   WriteRows("set/a.npy", 5);
   WriteRows("other/a.npy", 5);
   LetTimesSettle();
-  EXPECT_OK(cache.Open(kUser, Path((directory_ / "other").string())));
-  ASSERT_OK_AND_ASSIGN(auto used, cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_OK(cache.Open(kUser, Path(directory_ / "other")));
+  ASSERT_OK_AND_ASSIGN(auto used, cache.Open(kUser, Path(directory_ / "set")));
   WriteRows("set/a.npy", 6);
-  EXPECT_OK(cache.Open(kUser, Path((directory_ / "set").string())));
+  EXPECT_OK(cache.Open(kUser, Path(directory_ / "set")));
   EXPECT_EQ(closed, 1) << "the new one, which has not settled";
   used.reset();
   EXPECT_EQ(closed, 2);
@@ -445,7 +432,7 @@ TEST_F(DatasetCacheTest, WhereMemoryIsLackingDatasetsWithoutReadersAreClosed) {
       Options(8), [&](uid_t, const DatasetSpec&, const auto&) { ++closed; }, open);
   for (const char* name : {"used.npy", "unused.npy", "wanted.npy"}) WriteRows(name, 3);
   LetTimesSettle();
-  const auto path = [&](const char* name) { return Path((directory_ / name).string()); };
+  const auto path = [&](const char* name) { return Path(directory_ / name); };
   ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(kUser, path("used.npy")));
   EXPECT_OK(cache.Open(kUser, path("unused.npy")));
   lacking = true;
@@ -482,7 +469,7 @@ TEST_F(DatasetCacheTest, NothingBehindALinkOutOfTheRootsIsOpened) {
   std::filesystem::create_symlink(folder, directory_ / "link");
   DatasetCache cache(Options(8));
   const OpenedWatch watch(folder);
-  EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link").string())),
+  EXPECT_THAT(cache.Open(kUser, Path(directory_ / "link")),
               StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
   EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link/a.npy").string())),
               StatusIs(Code::kPermissionDenied));
