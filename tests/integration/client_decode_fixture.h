@@ -12,9 +12,9 @@
 
 #include "client/src/base/client_log.h"
 #include "client/src/feed/feed.h"
-#include "pinfeed/pinfeed.h"
 #include "tests/support/cpu_decode_engine.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/testing.h"
 #include "tests/unit/image/image_fixture.h"
 
@@ -45,17 +45,15 @@ class ClientDecodeTest : public ::testing::Test {
       dir_.Write("photos/class" + std::to_string(i % 2) + "/" + std::to_string(100 + i) + ".jpg",
                  MakeJpeg(options, static_cast<uint32_t>(i)));
     }
-    pf_set_log([](pf_log_level, const char* message,
-                  void* self) { static_cast<ClientDecodeTest*>(self)->log_.append(message).append("\n"); },
-               this);
     Serve();
   }
-  void TearDown() override { pf_set_log(nullptr, nullptr); }
 
   // What the library has said so far, its threads too.
-  const std::string& Log() {
+  std::string Log() const {
     PassOnLog();
-    return log_;
+    std::string all;
+    for (const std::string& line : log_.lines) all += line + "\n";
+    return all;
   }
 
   void Serve(const std::string& workers = "2") {
@@ -80,10 +78,9 @@ class ClientDecodeTest : public ::testing::Test {
     options.reconnect_timeout = std::chrono::seconds(30);
     return options;
   }
-  std::unique_ptr<Feed> Open(const std::string& more, std::shared_ptr<CpuDecodeEngine> engine) const {
-    Result<std::unique_ptr<Feed>> feed = Feed::Open(Options(more, std::move(engine)));
-    EXPECT_OK(feed);
-    return feed.ok() ? *std::move(feed) : nullptr;
+  std::unique_ptr<Feed> Open(const std::string& more = "",
+                             std::shared_ptr<CpuDecodeEngine> engine = nullptr) const {
+    return Feed::Open(Options(more, std::move(engine))).value();
   }
 
   static Result<Tensors> WriteOut(Batch& batch) {
@@ -123,7 +120,7 @@ class ClientDecodeTest : public ::testing::Test {
   std::unique_ptr<DaemonProcess> daemon_;
 
  private:
-  std::string log_;
+  LogCapture log_;
 };
 
 }  // namespace pinfeed

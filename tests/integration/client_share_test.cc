@@ -23,10 +23,8 @@ class ClientShareTest : public ClientDecodeTest {
     const auto engine = std::make_shared<CpuDecodeEngine>();
     FeedOptions options = Options(more + kGroup + kGpu, engine);
     options.session.request.gpu_uuid = gpu;
-    if (cursor) options.session.request.cursor = cursor;
-    Result<std::unique_ptr<Feed>> feed = Feed::Open(options);
-    EXPECT_OK(feed);
-    return {engine, feed.ok() ? *std::move(feed) : nullptr};
+    options.session.request.cursor = cursor;
+    return {engine, Feed::Open(options).value()};
   }
   void ExpectBatches(std::vector<Member*> members, Feed& cpu, int batches) {
     for (int i = 0; i < batches; ++i) {
@@ -59,8 +57,7 @@ TEST_F(ClientShareTest, OneMemberDecodesForAllOnItsGpu) {
     Member first = Join(more);
     Member second = Join(more);
     Member third = Join(more);
-    const auto cpu = Open(more + R"(, "group_size": 1)", nullptr);
-    ASSERT_TRUE(first.feed && second.feed && third.feed && cpu);
+    const auto cpu = Open(more + R"(, "group_size": 1)");
     ExpectBatches({&first, &second, &third}, *cpu, 20);
     EXPECT_GT(first.engine->decoded(), 100U);
     EXPECT_EQ(second.engine->decoded(), 0U);
@@ -74,8 +71,7 @@ TEST_F(ClientShareTest, OneMemberDecodesForAllOnItsGpu) {
 TEST_F(ClientShareTest, MembersOnOtherGpusDecodeForThemselves) {
   Member first = Join(kTwo);
   Member second = Join(kTwo, "GPU-another");
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(first.feed && second.feed && cpu);
+  const auto cpu = Open();
   ExpectBatches({&first, &second}, *cpu, 5);
   EXPECT_GT(first.engine->decoded(), 0U);
   EXPECT_GT(second.engine->decoded(), 0U);
@@ -84,8 +80,7 @@ TEST_F(ClientShareTest, MembersOnOtherGpusDecodeForThemselves) {
 TEST_F(ClientShareTest, DecoderThatLeavesHandsOverToEachReader) {
   Member first = Join(kTwo);
   Member second = Join(kTwo);
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(first.feed && second.feed && cpu);
+  const auto cpu = Open();
   ExpectBatches({&first, &second}, *cpu, 5);
   first.feed.reset();
   EXPECT_EQ(first.engine->alive(), 0U);
@@ -95,7 +90,6 @@ TEST_F(ClientShareTest, DecoderThatLeavesHandsOverToEachReader) {
                                "broadcast that decoded them has ended: the other process has ended it"));
   // It decodes for those that come now.
   Member third = Join(kTwo);
-  ASSERT_TRUE(third.feed);
   std::vector<Tensors> seen;
   std::thread other = StartThread("other", [&] {
     Take(*third.feed, 10, seen);
@@ -114,8 +108,7 @@ TEST_F(ClientShareTest, DecoderThatLeavesHandsOverToEachReader) {
 TEST_F(ClientShareTest, ReaderThatLeavesIsWaitedForNoMore) {
   Member first = Join(kTwo);
   Member second = Join(kTwo);
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(first.feed && second.feed && cpu);
+  const auto cpu = Open();
   ExpectBatches({&first, &second}, *cpu, 3);
   second.feed.reset();
   EXPECT_EQ(second.engine->alive(), 0U);
@@ -126,8 +119,7 @@ TEST_F(ClientShareTest, BatchesThatAMemberDoesNotWriteAreThereForTheOthers) {
   for (const int skipping : {0, 1}) {
     Member first = Join(kTwo);
     Member second = Join(kTwo);
-    const auto cpu = Open("", nullptr);
-    ASSERT_TRUE(first.feed && second.feed && cpu);
+    const auto cpu = Open();
     Member& skips = skipping == 0 ? first : second;
     Member& takes = skipping == 0 ? second : first;
     for (int i = 0; i < 20; ++i) {
@@ -143,8 +135,7 @@ TEST_F(ClientShareTest, BatchIsKeptForAReaderThatIsLate) {
   const std::string slots = std::string(kTwo) + R"(, "slots": 16)";
   Member first = Join(slots);
   Member second = Join(slots);
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(first.feed && second.feed && cpu);
+  const auto cpu = Open();
   second.engine->HoldWrites(true);  // so that its ring fills
   for (uint32_t i = 0; i < DecodedBatches::kRing; ++i) ASSERT_OK(Next(*second.feed));
   for (uint32_t i = 0; i < 2 * DecodedBatches::kRing; ++i) ASSERT_OK(Next(*first.feed));
@@ -159,8 +150,7 @@ TEST_F(ClientShareTest, BatchIsKeptForAReaderThatIsLate) {
 TEST_F(ClientShareTest, DaemonThatIsKilledLinksThemAnew) {
   Member first = Join(kTwo);
   Member second = Join(kTwo);
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(first.feed && second.feed && cpu);
+  const auto cpu = Open();
   ExpectBatches({&first, &second}, *cpu, 3);
   daemon_->Kill();
   Serve();
@@ -177,14 +167,11 @@ TEST_F(ClientShareTest, DaemonThatIsKilledLinksThemAnew) {
 }
 
 TEST_F(ClientShareTest, MemberWithALaterCursorIsNotWaitedForBefore) {
-  const auto cpu = Open("", nullptr);
-  ASSERT_TRUE(cpu);
+  const auto cpu = Open();
   Member first = Join(R"(, "group_size": 2, "slots": 3)");
-  ASSERT_TRUE(first.feed);
   Cursor third_epoch = first.feed->cursor();
   third_epoch.epoch = 2;
   Member later = Join(R"(, "group_size": 2, "slots": 3)", "GPU-of-the-test", third_epoch);
-  ASSERT_TRUE(later.feed);
   ExpectBatches({&first}, *cpu, 16);  // two epochs
   ExpectBatches({&first, &later}, *cpu, 6);
 }

@@ -23,7 +23,6 @@ class DecodedBatchesTest : public ClientDecodeTest {
   void SetUp() override {
     ClientDecodeTest::SetUp();
     const auto feed = Open(kGpu, engine_);
-    ASSERT_TRUE(feed);
     ASSERT_OK_AND_ASSIGN(Batch* const batch, feed->Next(std::chrono::seconds(30)));
     offer_ = feed->offer();
     const std::byte* const slot = batch->session().slots().address(batch->descriptor().slot);
