@@ -184,34 +184,32 @@ void FeedOpener::AwaitMemory(const Demand& demand, const Status& lack) const {
   parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t owner,
-                                                         const OpenFeedArguments& arguments,
-                                                         const BackendChoice& choice,
+Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(const NewFeed& wanted,
                                                          std::shared_ptr<const Dataset> dataset) const {
-  FeedSpec spec = arguments.spec;
-  Backend backend = choice.backend;
+  FeedSpec spec = wanted.arguments.spec;
+  Backend backend = wanted.choice.backend;
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   const std::shared_ptr<const Dataset> opened = dataset;
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const uint32_t beside_decoders = WorkersBesideDecoders(parts_.workers.threads(), parts_.cpus);
   ASSIGN_OR_RETURN(DecodeChoice decode,
-                   ChooseDecode(spec, *dataset, WhyNoDecoder(arguments), beside_decoders));
+                   ChooseDecode(spec, *dataset, WhyNoDecoder(wanted.arguments), beside_decoders));
   spec.decode = decode.decode;
   spec.gpu_share = decode.gpu_share;
   if (DecodesOnGpu(spec)) backend = Backend::kHost;
   std::string resident_note;
   if (spec.resident != Resident::kOff) {
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<Feed> resident,
-        MakeResidentFeed(feed_id, owner, arguments, choice, opened, dataset, sampler, &resident_note));
+    ASSIGN_OR_RETURN(std::unique_ptr<Feed> resident,
+                     MakeResidentFeed(wanted, opened, dataset, sampler, &resident_note));
     if (resident != nullptr) return resident;
     spec.resident = Resident::kOff;
   }
   const bool at_client = backend != Backend::kHost || DecodesOnGpu(spec);
   const PixelOpsAt pixel_ops_at = at_client ? PixelOpsAt::kClient : PixelOpsAt::kWorker;
-  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
-                   SampleLoader::Create(std::move(dataset), spec, pixel_ops_at, {parts_.cache, owner}));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<SampleLoader> loader,
+      SampleLoader::Create(std::move(dataset), spec, pixel_ops_at, {parts_.cache, wanted.owner}));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   uint32_t at_most = UINT32_MAX;
   if (DecodesOnGpu(spec)) {
@@ -221,14 +219,14 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t
   }
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec, layout,
                                                         parts_.workers, parts_.readers);
-  return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
-                   &parts_.tracer, std::move(decode.note), at_most, std::move(resident_note)},
-                  arguments, backend, spec.slots);
+  return MakeFeed(wanted,
+                  {spec, std::move(layout), std::move(sampler), std::move(producer), std::move(decode.note),
+                   at_most, std::move(resident_note)},
+                  backend, spec.slots);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid_t owner,
-                                                           const OpenFeedArguments& arguments) const {
-  const FeedSpec& spec = arguments.spec;
+Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(const NewFeed& wanted) const {
+  const FeedSpec& spec = wanted.arguments.spec;
   const ProducedDataset& dataset = *spec.dataset.produced;
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset.samples));
   std::unique_ptr<const EncodedImages> images;
@@ -243,27 +241,28 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
   std::unique_ptr<Arena> staging;
   std::unique_ptr<OneOffMemory> one_off;  // which one trainer can map
   if (spec.sharing == Sharing::kExclusive)
-    one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, owner);
+    one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, wanted.owner);
   if (spec.sharing != Sharing::kExclusive) {
     if (slots == 0) slots = parts_.default_slots;  // of both memories
     Result<std::unique_ptr<HostArena>> made = WithMemory({}, [&] {
-      return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, owner, &parts_.quarantine);
+      return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, wanted.owner,
+                               &parts_.quarantine);
     });
     if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
     staging = *std::move(made);
   }
   auto producer = std::make_unique<ProcessBatchProducer>(
-      feed_id, spec, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
-  return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
-                   &parts_.tracer},
-                  arguments, Backend::kHost, slots);
+      wanted.id, spec, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
+  return MakeFeed(wanted, {spec, std::move(layout), std::move(sampler), std::move(producer)}, Backend::kHost,
+                  slots);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
-                                                   Backend backend, uint32_t slots) const {
+Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(const NewFeed& wanted, FeedParts parts, Backend backend,
+                                                   uint32_t slots) const {
+  const OpenFeedArguments& arguments = wanted.arguments;
+  const uid_t owner = wanted.owner;
   const bool chosen = slots != 0;
   const BatchLayout& layout = parts.layout;
-  const uid_t owner = parts.owner;
   const bool on_gpu =
       backend != Backend::kHost || DecodesOnGpu(parts.spec) || parts.spec.resident == Resident::kOn;
   const bool packed =
@@ -287,6 +286,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
         .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                      std::to_string(layout.batch_size));
   }
+  parts.id = wanted.id;
+  parts.owner = owner;
+  parts.tracer = &parts_.tracer;
   parts.arena = *std::move(arena);
   return std::make_unique<Feed>(std::move(parts));
 }
@@ -347,13 +349,12 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
     ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
   }
   FeedTable::Make make;
-  if (arguments.spec.batcher) {
-    make = [&](uint64_t feed_id) { return MakeBatcherFeed(feed_id, peer.uid, arguments, choice.backend); };
-  } else if (arguments.spec.dataset.produced) {
-    make = [&](uint64_t feed_id) { return MakeProducedFeed(feed_id, peer.uid, arguments); };
-  } else if (dataset != nullptr) {
+  if (arguments.spec.batcher || arguments.spec.dataset.produced || dataset != nullptr) {
     make = [&](uint64_t feed_id) {
-      return MakeNativeFeed(feed_id, peer.uid, arguments, choice, std::move(dataset));
+      const NewFeed wanted{feed_id, peer.uid, arguments, choice};
+      if (arguments.spec.batcher) return MakeBatcherFeed(wanted);
+      if (arguments.spec.dataset.produced) return MakeProducedFeed(wanted);
+      return MakeNativeFeed(wanted, std::move(dataset));
     };
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));

@@ -103,34 +103,35 @@ class FeedOpener {
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  // A feed of a dataset that the daemon reads, on `backend` unless the client's GPU decodes. / A feed that
-  // processes of its user fill.
-  Result<std::unique_ptr<Feed>> MakeNativeFeed(uint64_t feed_id, uid_t owner,
-                                               const OpenFeedArguments& arguments,
-                                               const BackendChoice& choice,
+  // What a feed is made for. Its backend is the choice's, unless the client makes the batches on its GPU.
+  struct NewFeed {
+    uint64_t id;
+    uid_t owner;
+    const OpenFeedArguments& arguments;
+    const BackendChoice& choice;
+  };
+  // A feed of a dataset that the daemon reads.
+  Result<std::unique_ptr<Feed>> MakeNativeFeed(const NewFeed& wanted,
                                                std::shared_ptr<const Dataset> dataset) const;
   // A feed of resident samples. Null, with the reason in `note`, if the spec allows to do without and they
   // are not possible. `opened` has the fields of which `dataset` has the feed's.
-  Result<std::unique_ptr<Feed>> MakeResidentFeed(uint64_t feed_id, uid_t owner,
-                                                 const OpenFeedArguments& arguments,
-                                                 const BackendChoice& choice,
+  Result<std::unique_ptr<Feed>> MakeResidentFeed(const NewFeed& wanted,
                                                  const std::shared_ptr<const Dataset>& opened,
                                                  const std::shared_ptr<const Dataset>& dataset,
                                                  const Sampler& sampler, std::string* note) const;
   // Makes the samples of a feed resident, or shares those that are. An error says why that is not possible.
-  Result<std::shared_ptr<ResidentData>> MakeResident(uid_t owner, const OpenFeedArguments& arguments,
-                                                     const BackendChoice& choice, const ResidentPlan& plan,
+  Result<std::shared_ptr<ResidentData>> MakeResident(const NewFeed& wanted, const ResidentPlan& plan,
                                                      const std::shared_ptr<const Dataset>& opened,
                                                      const std::shared_ptr<const Dataset>& dataset) const;
   // Why a client cannot have resident samples in any feed of this spec.
   Status CheckResident(const OpenFeedArguments& arguments, const BackendChoice& choice) const;
-  Result<std::unique_ptr<Feed>> MakeProducedFeed(uint64_t feed_id, uid_t owner,
-                                                 const OpenFeedArguments& arguments) const;
+  // A feed that processes of its user fill.
+  Result<std::unique_ptr<Feed>> MakeProducedFeed(const NewFeed& wanted) const;
   // A feed of requests.
-  Result<std::unique_ptr<Feed>> MakeBatcherFeed(uint64_t feed_id, uid_t owner,
-                                                const OpenFeedArguments& arguments, Backend backend) const;
-  // Adds the arena, which `parts` lack. `slots`: of the arena; 0: as many as suit the batches and the memory.
-  Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments, Backend backend,
+  Result<std::unique_ptr<Feed>> MakeBatcherFeed(const NewFeed& wanted) const;
+  // Adds what all feeds have, and the arena. `slots`: of the arena; 0: as many as suit the batches and the
+  // memory.
+  Result<std::unique_ptr<Feed>> MakeFeed(const NewFeed& wanted, FeedParts parts, Backend backend,
                                          uint32_t slots) const;
   struct Demand {
     Backend backend = Backend::kHost;

@@ -38,9 +38,11 @@ Status FeedOpener::CheckResident(const OpenFeedArguments& arguments, const Backe
 }
 
 Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
-    uid_t owner, const OpenFeedArguments& arguments, const BackendChoice& choice, const ResidentPlan& plan,
-    const std::shared_ptr<const Dataset>& opened, const std::shared_ptr<const Dataset>& dataset) const {
-  RETURN_IF_ERROR(CheckResident(arguments, choice));
+    const NewFeed& wanted, const ResidentPlan& plan, const std::shared_ptr<const Dataset>& opened,
+    const std::shared_ptr<const Dataset>& dataset) const {
+  const OpenFeedArguments& arguments = wanted.arguments;
+  const uid_t owner = wanted.owner;
+  RETURN_IF_ERROR(CheckResident(arguments, wanted.choice));
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(dataset, plan.load));
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(loader->outputs(), plan.load.batch_size));
   const uint64_t limit = parts_.devices->MaxPerUser().device;
@@ -65,18 +67,16 @@ Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
   return parts_.residents->Acquire({owner, arguments.gpu_uuid, opened, plan.load}, make);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(uint64_t feed_id, uid_t owner,
-                                                           const OpenFeedArguments& arguments,
-                                                           const BackendChoice& choice,
+Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(const NewFeed& wanted,
                                                            const std::shared_ptr<const Dataset>& opened,
                                                            const std::shared_ptr<const Dataset>& dataset,
                                                            const Sampler& sampler, std::string* note) const {
-  FeedSpec spec = arguments.spec;
+  FeedSpec spec = wanted.arguments.spec;
   // With the faults that it would have without resident samples.
   RETURN_IF_ERROR(SampleLoader::Create(dataset, spec).status());
   Result<ResidentPlan> plan = PlanResident(spec, *dataset);
   Result<std::shared_ptr<ResidentData>> data =
-      plan.ok() ? MakeResident(owner, arguments, choice, *plan, opened, dataset) : plan.status();
+      plan.ok() ? MakeResident(wanted, *plan, opened, dataset) : plan.status();
   if (!data.ok()) {
     if (spec.resident == Resident::kOn)
       return data.status().WithContext("resident: the samples cannot be kept on the GPU");
@@ -88,9 +88,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(uint64_t feed_id, uid
                    BatchLayout::Create({{kIndexTensor, DType::kUint32, {}}}, spec.batch_size));
   auto producer = std::make_unique<ResidentBatchProducer>(
       *std::move(data), *std::move(plan), sampler, spec.on_bad_sample, dataset->info(), parts_.workers);
-  return MakeFeed(
-      {feed_id, spec, std::move(layout), sampler, std::move(producer), nullptr, owner, &parts_.tracer},
-      arguments, Backend::kHost, spec.slots);
+  return MakeFeed(wanted, {spec, std::move(layout), sampler, std::move(producer)}, Backend::kHost,
+                  spec.slots);
 }
 
 }  // namespace pinfeed

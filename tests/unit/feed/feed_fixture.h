@@ -126,8 +126,14 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   }
   std::unique_ptr<Feed> MakeOver(const FeedSpec& spec, std::unique_ptr<BatchProducer> producer,
                                  BatchLayout layout, const Sampler& sampler, std::unique_ptr<Arena> arena) {
-    return std::make_unique<Feed>(FeedParts{++last_id_, spec, std::move(layout), sampler, std::move(producer),
-                                            std::move(arena), kOwner, &tracer_});
+    return std::make_unique<Feed>(FeedParts{.spec = spec,
+                                            .layout = std::move(layout),
+                                            .sampler = sampler,
+                                            .producer = std::move(producer),
+                                            .id = ++last_id_,
+                                            .owner = kOwner,
+                                            .tracer = &tracer_,
+                                            .arena = std::move(arena)});
   }
 
   // The ids the sampler would put into a batch.
