@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class CliTest : public ::testing::Test {
  protected:
   CliTest() : tokens_(WriteTokens(dir_, 8001).string()) {}

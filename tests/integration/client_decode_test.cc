@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 constexpr char kAll[] =

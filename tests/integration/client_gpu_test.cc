@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 constexpr uint32_t kBatch = 4;
 constexpr size_t kSamples = 40;
 constexpr size_t kPixels = 12;  // of a sample
@@ -177,7 +175,7 @@ TEST_F(ClientGpuTest, GpuThatIsNotThereIsRefused) {
     Open("", 7);
     FAIL() << "there is one GPU";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("options.device is 7"));
+    EXPECT_THAT(error.what(), HasSubstr("options.device is 7"));
   }
 }
 

@@ -20,8 +20,6 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class ClientMisuseTest : public ClientDaemonTest {
  protected:

@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class ClientShareTest : public ClientDecodeTest {
  protected:
   struct Member {

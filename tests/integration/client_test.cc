@@ -21,8 +21,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 size_t CountEntries(const char* directory) {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory))

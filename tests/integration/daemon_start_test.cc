@@ -16,8 +16,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int kExitFailed = 1;
 constexpr int kExitConfig = 2;  // starting again does not help
 

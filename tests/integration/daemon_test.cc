@@ -25,8 +25,6 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int kSamples = 64;
 

@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST_F(DecodedBatchesTest, StopDoesNotWaitForADecoderThatHangs) {
   engine_->HoldDecoders(true);
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());

@@ -14,8 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class DecodedLinkTest : public DecodedBatchesTest {
  protected:
   void SetUp() override {

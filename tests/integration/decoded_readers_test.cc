@@ -14,8 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class DecodedReadersTest : public DecodedBatchesTest {
  protected:
   void SetUp() override {

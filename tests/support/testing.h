@@ -19,6 +19,18 @@
 
 namespace pinfeed {
 
+// The matchers of most tests.
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
 // gtest prints these in failure messages.
 inline void PrintTo(const Status& status, std::ostream* out) {
   *out << status.ToString();

@@ -253,7 +253,7 @@ TEST_F(SameBytesTest, WhatIsTooMuchInAllIsSoWithTheCache) {
     return LoadOne(*loader, {0, 0}, scratch);
   };
   const Outcome without = load(whole, {});
-  EXPECT_THAT(without.status, ::testing::HasSubstr("the transforms crop and resize the image to"));
+  EXPECT_THAT(without.status, HasSubstr("the transforms crop and resize the image to"));
   EXPECT_EQ(load(head, {&cache, 1000}).status, "");
   EXPECT_EQ(cache.counts().entries, 1U);
   EXPECT_TRUE(load(whole, {&cache, 1000}) == without);

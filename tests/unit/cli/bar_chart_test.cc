@@ -6,9 +6,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 TEST(BarChartTest, LongestBarFillsItsPanel) {
   BarChart chart("Title", {"a", "b"});
   chart.AddPanel("one", {{"x", 1, "1 ms", 0}, {"y", 4, "4 ms", 1}});

@@ -157,8 +157,7 @@ TEST(BoundOnTest, WhatHelpsIsSaidOfFeedsWhoseTrainersWaitMuch) {
   EXPECT_EQ(FeedRemedy(feed, false),
             "batches of equal work, or retry_after= if that hangs: later ones are ready, but " +
                 SlowestProducer(feed));
-  EXPECT_THAT(SlowestProducer(feed),
-              ::testing::StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
+  EXPECT_THAT(SlowestProducer(feed), StartsWith("process 7 has been at batch 2 of epoch 0 for 12"));
   feed["slots_ready"] = 0;
   EXPECT_EQ(FeedRemedy(feed, false), "more processes that fill batches (num_workers)") << "all are slow";
   feed["state"] = "draining";
@@ -181,9 +180,9 @@ TEST(BoundOnTest, WhatAFeedHasAlreadyIsNotAdvised) {
             "more cache_bytes if the decoded images do not fit, decode=\"gpu\", " + always);
   for (const char* const cause : {"read", "decode"}) {
     Json shared = Feed({{cause, 0.9}}, {});
-    EXPECT_THAT(FeedRemedy(shared, false), ::testing::HasSubstr("broadcast")) << cause;
+    EXPECT_THAT(FeedRemedy(shared, false), HasSubstr("broadcast")) << cause;
     shared["sharing"] = "broadcast";
-    EXPECT_THAT(FeedRemedy(shared, false), ::testing::Not(::testing::HasSubstr("broadcast"))) << cause;
+    EXPECT_THAT(FeedRemedy(shared, false), Not(HasSubstr("broadcast"))) << cause;
   }
   feed["cache_hits"] = "960";
   feed["decode"] = "auto:500";

@@ -34,7 +34,7 @@ TEST(ChromeTraceTest, TimesKeepTheirNanoseconds) {
   trace.Add({{"spans", {Span("READ", "123456789012345", "123456789012399")}}});
   std::ostringstream out;
   trace.Write(out);
-  EXPECT_THAT(out.str(), ::testing::HasSubstr(R"("ts":123456789012.345,"dur":0.054)"));
+  EXPECT_THAT(out.str(), HasSubstr(R"("ts":123456789012.345,"dur":0.054)"));
 }
 
 TEST(ChromeTraceTest, SpansStandInTheRowsOfWhatDidThem) {
@@ -60,8 +60,8 @@ TEST(ChromeTraceTest, SpansStandInTheRowsOfWhatDidThem) {
   for (const char* what : {"process_name", "thread_name"}) {
     for (const Json& event : Named(written, what)) names.push_back(event["args"]["name"]);
   }
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre("pinfeedd (pid 77)", "feed 3: /data", "copy-0", "slot 2",
-                                                     "session 5: train.py (pid 99)"));
+  EXPECT_THAT(names, UnorderedElementsAre("pinfeedd (pid 77)", "feed 3: /data", "copy-0", "slot 2",
+                                          "session 5: train.py (pid 99)"));
   EXPECT_EQ(trace.spans(), 4U);
 }
 

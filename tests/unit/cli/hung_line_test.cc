@@ -29,14 +29,14 @@ TEST(HungLineTest, TheThreadThatHasHungForLongestIsNamedWithWhatItIsAt) {
             "copy-0 hangs: none of its copies to GPU-1 has ended for 2 min 1 s");
   EXPECT_EQ(HungLine({{"hung", {kChore}}}), "dataset hangs: opening dataset '/a' for 2 min 5 s");
   const Json both = {{"hung", {kCopy, kWorker}}};
-  EXPECT_THAT(HungLine(both), ::testing::StartsWith("worker3 hangs"));
-  EXPECT_THAT(HungLine(both), ::testing::EndsWith(" Also hanging: 1 more thread."));
+  EXPECT_THAT(HungLine(both), StartsWith("worker3 hangs"));
+  EXPECT_THAT(HungLine(both), EndsWith(" Also hanging: 1 more thread."));
 }
 
 TEST(HungLineTest, TopHasItBelowTheState) {
   const std::vector<std::string> lines =
       TopScreen(Json(), {{"state", "ready"}, {"hung", {kCopy}}}, 0, 120, 24);
-  EXPECT_THAT(lines.at(0), ::testing::HasSubstr("is ready"));
+  EXPECT_THAT(lines.at(0), HasSubstr("is ready"));
   EXPECT_EQ(lines.at(1), HungLine({{"hung", {kCopy}}}));
 }
 

@@ -13,7 +13,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::IsEmpty;
 
 // A table of processes that says what the test wants, and folders of daemons.
 class PrivateDaemonsTest : public ::testing::Test {

@@ -8,10 +8,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 // As protobuf prints it: 64-bit integers are strings.
 Json Session(int id, const std::string& name, uint64_t taken, double read, double consumer) {
   return {{"id", std::to_string(id)},

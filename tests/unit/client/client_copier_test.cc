@@ -12,8 +12,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 Status StatusOfCall(pf_result result) {
   return result == PF_OK ? OkStatus() : Status(static_cast<Code>(result), pf_last_error());
 }

@@ -14,8 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Memory of a GPU, unless that has failed.
 void OfferDevice(v1::OpenFeedResponse& offer) {
   v1::ArenaOffer& arena = *offer.mutable_arena();

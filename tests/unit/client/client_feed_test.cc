@@ -15,10 +15,6 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 // Daemons that come, go and refuse as the test has it.
 class ClientFeedTest : public ::testing::Test {

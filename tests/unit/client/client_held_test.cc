@@ -9,9 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-
 TEST_F(ServedFeedTest, HeldBatchesAreToldWithEachBatchAndCopiedOnesToTheDaemon) {
   std::array<pf_batch*, 3> batches{};
   pf_batch_info info;

@@ -18,8 +18,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // An unsealed memfd; left open, as its number goes into the welcome.
 int UnsealedMemfd(uint64_t bytes) {
   const int fd = ::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);

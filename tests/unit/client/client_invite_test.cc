@@ -16,8 +16,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Invites through the feed. Returns the id of the session that the fake daemon was asked for.
 pf_result Invite(Feed& feed, std::string* session) {
   char* bytes = nullptr;

@@ -14,10 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
-
 constexpr uint64_t kExtentsOffset = 1024;
 
 // The image becomes a packed tensor of rows of 3 bytes.

@@ -26,11 +26,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-
 SteadyTime Soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
 }

@@ -28,8 +28,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kTaskSlots = 3;
 constexpr uint64_t kTaskStride = 8192;
 constexpr uint64_t kArenaBytes = kTaskSlots * kTaskStride;
@@ -207,7 +205,7 @@ TEST_F(ProducerTest, OfTwoThreadsThatReportATaskOneDoes) {
     std::thread other(report, 0);
     report(1);
     other.join();
-    ASSERT_THAT(results, ::testing::UnorderedElementsAre(PF_OK, PF_FAILED_PRECONDITION));
+    ASSERT_THAT(results, UnorderedElementsAre(PF_OK, PF_FAILED_PRECONDITION));
     ASSERT_EQ(Received().produce.task, number);
   }
 }

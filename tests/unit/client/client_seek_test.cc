@@ -14,8 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 constexpr char kBroadcastSpec[] =
     R"({"dataset": {"path": "/data"}, "batch_size": 4, "sharing": "BROADCAST", "group": "g"})";
 

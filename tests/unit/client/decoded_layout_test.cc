@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kSamples = 4;
 constexpr uint64_t kCapacity = 100;  // bytes of an encoded image; its pixels are 2 x 3 x 3
 

@@ -10,10 +10,6 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 TEST(FeedWarningsTest, AVeryLongWaitIsToldOnceInAWhile) {
   LogCapture log;

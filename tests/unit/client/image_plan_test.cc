@@ -13,8 +13,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kHeight = 224;
 constexpr uint32_t kWidth = 192;
 

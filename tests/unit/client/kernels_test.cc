@@ -18,8 +18,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 static_assert(kDecodeThreads == kConvertThreads && kGatherThreads == kConvertThreads, "of the barrier");
 
 // One block after the other, since they share the memory that a block has for itself.

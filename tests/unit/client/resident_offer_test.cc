@@ -6,8 +6,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kResidentSamples = 100;
 
 FeedOffer MakeResidentOffer() {

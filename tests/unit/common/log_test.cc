@@ -11,8 +11,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr char kTrace[] = "0af7651916cd43dd8448eb211c80319c";
 
 TEST(LogContextTest, ScopesNestAndBelongToTheirThread) {

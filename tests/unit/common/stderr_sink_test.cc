@@ -15,12 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-
 std::string ReadAll(int fd) {
   std::string text;
   std::array<char, 4096> part{};

@@ -6,8 +6,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST(TcpAddressTest, IsHostAndPortAndNoPath) {
   for (const char* address :
        {"node7:9468", "node7.example:0", "10.0.0.7:65535", "[::1]:9468", "[fe80::1%eth0]:1"})

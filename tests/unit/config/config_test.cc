@@ -12,9 +12,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Environment = std::map<std::string, std::string>;
 
 TEST(ConfigTest, DefaultsAreValid) {

@@ -7,10 +7,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 CommandLine Parsed(const TempDir& directory, const std::string& text) {
   const std::string file = directory.Write("pinfeed.toml", text).string();
   Result<CommandLine> parsed = ParseCommandLine({"--config", file}, {});

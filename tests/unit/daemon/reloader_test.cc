@@ -9,10 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 using Steady = std::chrono::steady_clock;
 constexpr std::chrono::seconds kLong(60);
 

@@ -14,7 +14,6 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::microseconds;
-using ::testing::HasSubstr;
 
 class ServiceEnvironmentTest : public ::testing::Test {
  protected:

@@ -24,10 +24,6 @@ namespace {
 
 constexpr uid_t kUser = 1000;
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 class DatasetCacheTest : public ::testing::Test {
  protected:
   std::string WriteRows(const std::string& name, int64_t rows) const {

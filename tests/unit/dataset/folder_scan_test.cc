@@ -25,9 +25,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Local files; a test may look at each listing, or refuse it.
 class WatchedLocation final : public Location {

@@ -8,11 +8,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class ImageFolderTest : public ::testing::Test {
  protected:

@@ -15,7 +15,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 class IndexStoreTest : public ::testing::Test {
  protected:

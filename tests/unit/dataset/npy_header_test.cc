@@ -9,9 +9,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 Result<NpyHeader> Parse(const std::string& bytes) {
   return ParseNpyHeader(std::as_bytes(std::span(bytes)));
 }

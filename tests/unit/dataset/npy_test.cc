@@ -8,9 +8,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Element i of an array of `count` elements of `size` bytes is a pattern of i, so that a wrong place or a
 // wrong order shows.

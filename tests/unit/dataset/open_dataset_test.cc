@@ -11,9 +11,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class OpenDatasetTest : public ::testing::Test {
  protected:

@@ -17,9 +17,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 class RemoteStorageTest : public ::testing::Test {
  protected:
   void SetUp() override { Fill(storage_); }

@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 NodeVersion Version(uint64_t inode, int64_t modified_ns = 5) {
   return {{1, inode}, 7, modified_ns, 6};
 }

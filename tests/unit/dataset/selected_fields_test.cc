@@ -7,8 +7,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class SelectedFieldsTest : public ::testing::Test {
  protected:
   void SetUp() override {

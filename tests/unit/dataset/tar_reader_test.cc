@@ -11,11 +11,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 // The members as "name offset size".
 Result<std::vector<std::string>> Members(std::string bytes) {
   MemoryStorage storage;

@@ -9,8 +9,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // `count` tokens that use the whole range of their type.
 template <typename Token>

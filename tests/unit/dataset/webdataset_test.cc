@@ -19,9 +19,6 @@ namespace pinfeed {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class WebdatasetTest : public ::testing::Test {
  protected:

@@ -8,8 +8,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Checks batches, one a letter: g has a good sample, b has none. Returns how many pass before one fails.
 size_t PassedBefore(BadSamples samples, const std::string& batches, uint64_t per_epoch, uint64_t first = 0) {
   for (size_t i = 0; i < batches.size(); ++i) {

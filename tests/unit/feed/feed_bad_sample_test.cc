@@ -8,8 +8,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 constexpr int64_t kHeight = 4;
 constexpr int64_t kWidth = 5;
 constexpr size_t kPixels = kHeight * kWidth;

@@ -12,8 +12,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 class FeedBroadcastTest : public FeedTest {
  protected:
   std::shared_ptr<Feed> MakeGroup(std::shared_ptr<const Dataset> dataset, uint32_t group_size = 1,

@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 class FeedConsumersTest : public FeedRequestsTest {};
 
 TEST_F(FeedConsumersTest, WhatAnEndedConsumerHadTakenFails) {

@@ -77,7 +77,7 @@ TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
     batches.push_back(batch->batch_index);
     stays.Release(*batch, *feed);
   }
-  EXPECT_THAT(batches, ::testing::UnorderedElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(batches, UnorderedElementsAre(0, 1, 2, 3));
 }
 
 TEST_P(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
@@ -87,8 +87,7 @@ TEST_P(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
   ASSERT_EQ(client.state(), FeedState::kFailed);
   feed->Depart(client.participant(), Evicted(kWhy));
   EXPECT_EQ(client.state(), FeedState::kEvicted);
-  EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes),
-              ::testing::HasSubstr("number 60"));
+  EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes), HasSubstr("number 60"));
 }
 
 // The trainer takes a batch in the very moment in which it is evicted: one of the two sees the other.

@@ -5,8 +5,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Numbers from storage that does not answer for some of them.
 class FarNumbers final : public NumberDataset {
  public:

@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 class FeedGatheringTest : public FeedRequestsTest {
  protected:
   // Batches of two pieces. `held`: until the arena's LetGo, nothing is copied from them.

@@ -15,7 +15,6 @@ namespace pinfeed {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr size_t kImages = 1;  // tensors
 constexpr size_t kError = 2;
@@ -132,7 +131,7 @@ TEST_F(FeedImagesTest, ABadImageIsToldInItsBatchOnly) {
       if (bad) {
         EXPECT_THAT(Pixels(*batch, 1), Each(std::byte{0}));
       }
-      EXPECT_THAT(Pixels(*batch, 0), ::testing::Contains(::testing::Ne(std::byte{0})));
+      EXPECT_THAT(Pixels(*batch, 0), Contains(::testing::Ne(std::byte{0})));
       client_->Release(*batch, *feed_);
     }
     Close();

@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST_F(FeedProcessesTest, LanesTakeTurnsWhoeverIsFirst) {
   Open(9 * kBatchSize, 4, 1, {.lanes = 3});
   const Attached one = Start(101, 1);

@@ -11,9 +11,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 constexpr uint32_t kBatch = 4;
 
 // Keeps the requests, which the test fills and completes. Has no dataset: sample i is the number i.

@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint64_t kSamples = 100;
 constexpr uint64_t kRowBytes = 12;
 

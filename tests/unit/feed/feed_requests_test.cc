@@ -7,10 +7,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 TEST_F(FeedRequestsTest, AFullBatchComesAtOnceInTheOrderOfArrival) {
   Open();
   SubmitAll({7, 2, 9, 0, 5});

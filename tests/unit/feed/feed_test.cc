@@ -8,8 +8,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 std::vector<uint64_t> Sorted(std::vector<uint64_t> ids) {
   std::sort(ids.begin(), ids.end());
   return ids;

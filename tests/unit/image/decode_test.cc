@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Decodes random regions of a file and compares each with the same region of the whole image.
 void ExpectRegionsAsWhole(const std::vector<std::byte>& file, uint32_t seed, int regions) {
   ImageDecoder decoder;

@@ -19,8 +19,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 std::vector<uint8_t> Unsigned(const std::vector<std::byte>& bytes) {
   const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
   return {begin, begin + bytes.size()};

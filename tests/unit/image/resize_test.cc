@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Resizes black pixels.
 Status Resized(int32_t in_width, int32_t in_height, int32_t width, int32_t height, ResizeScratch& scratch,
                Interpolation interpolation = Interpolation::kLanczos) {

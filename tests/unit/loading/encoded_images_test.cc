@@ -19,10 +19,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 constexpr uint64_t kTable = 128;  // where the tests put it
 constexpr uint32_t kMost = 4;     // images of a batch
 

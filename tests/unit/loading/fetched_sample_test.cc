@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 std::vector<std::byte> Bytes(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};

@@ -14,8 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr size_t kSide = 48;
 constexpr size_t kPixelBytes = kSide * kSide * 3;
 

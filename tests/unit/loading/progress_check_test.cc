@@ -20,7 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
 
 class GatedTask final : public FillTask {
  public:

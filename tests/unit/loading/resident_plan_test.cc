@@ -13,9 +13,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::shared_ptr<const Dataset> WithFields(std::vector<Field> fields) {
   std::vector<std::vector<std::vector<std::byte>>> contents(3);
   for (auto& sample : contents) sample.resize(fields.size());

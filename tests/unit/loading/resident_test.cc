@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Purpose: one batch of a feed of resident samples: what its requests become. Owns its memory.
 class Batches final : public BatchFill::Owner {
  public:

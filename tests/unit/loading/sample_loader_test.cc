@@ -15,9 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 using Contents = std::vector<std::vector<std::vector<std::byte>>>;
 
 template <typename T>

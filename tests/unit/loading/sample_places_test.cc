@@ -9,8 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // A batch of 4 samples: rows of 2 bytes, 3 a sample; their extents; and a number.
 class SamplePlacesTest : public ::testing::Test {
  protected:

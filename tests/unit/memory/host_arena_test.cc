@@ -22,9 +22,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 // Returns the bytes of this process's mapping at `address` that huge pages map.
 uint64_t HugeBytesAt(const void* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);

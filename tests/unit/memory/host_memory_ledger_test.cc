@@ -10,9 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // A host of which so much is available; what is taken is taken of it.

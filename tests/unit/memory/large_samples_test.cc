@@ -13,8 +13,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Attempts = LargeSamples::Attempts;
 
 constexpr uint64_t kMebibyte = uint64_t{1} << 20;

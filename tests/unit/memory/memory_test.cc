@@ -20,10 +20,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 TEST(MemoryBudgetTest, LeasesAreChargedAndComeBack) {
   MemoryBudget pool(100);
   {

@@ -15,10 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 class HttpTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -14,9 +14,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 TEST(MetricsTest, EveryMetricOfTheTableIsThereAndNoOther) {
   std::set<std::string> seen;
   for (const auto& family : MetricsOf(Full())) {

@@ -10,9 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 TEST(DescriptorRoomTest, KeepsSomeForConnections) {
   EXPECT_OK(CheckDescriptorRoom(256, 128, [] { return 104U; }));
   EXPECT_THAT(

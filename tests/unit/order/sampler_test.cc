@@ -11,9 +11,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 FeedSpec Spec(uint32_t batch_size, uint32_t rank, uint32_t world_size, bool drop_last,
               Order order = Order::kShuffle) {
   FeedSpec spec;

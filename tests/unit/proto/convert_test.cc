@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST(ConvertTest, UnsetFieldsHaveTheirDocumentedDefaults) {
   ASSERT_OK_AND_ASSIGN(const FeedSpec spec, Read(ValidSpec()));
   FeedSpec expected;

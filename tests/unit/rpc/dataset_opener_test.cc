@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 DatasetSpec At(const std::string& path) {
   DatasetSpec spec;

@@ -17,8 +17,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // The service behind a gRPC server with one connection.
 class ServiceTest : public OpenerTest {
  protected:

@@ -23,8 +23,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kClientSlots = 4;
 constexpr int64_t kClients = 3, kRequests = 200;
 constexpr char kName[] = "numbers";

@@ -13,8 +13,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint32_t kSessionsOfAUser = 2;
 
 // What the daemon says to a session that is to take another one's place.

@@ -15,8 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 // Two sessions of one group, whose batches processes fill.
 class ProducerConnectionsTest : public OpenerTest {
  protected:

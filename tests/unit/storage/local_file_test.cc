@@ -25,10 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::_;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
 // A root with a folder "set", and a secret beside the root.
 class LocalFileTest : public ::testing::Test {

@@ -55,11 +55,11 @@ TEST(FeedSpecCheckTest, NumbersThatFloat32DoesNotHoldAreRefused) {
 TEST(FeedSpecCheckTest, OfVeryManyFaultsTheFirstAreNamed) {
   FeedSpec spec = Valid();
   spec.pad.resize(300'000);
-  EXPECT_THAT(FaultsOf(spec), ::testing::HasSubstr("pad: has 300000 names, at most"));
+  EXPECT_THAT(FaultsOf(spec), HasSubstr("pad: has 300000 names, at most"));
   EXPECT_LT(FaultsOf(spec).size(), 200U);
   const std::string faults = FaultsOf(std::vector<TransformSpec>(100, Resize{0, 0}));
-  EXPECT_THAT(faults, ::testing::HasSubstr("transforms[31]"));
-  EXPECT_THAT(faults, ::testing::EndsWith("\nand 68 more faults"));
+  EXPECT_THAT(faults, HasSubstr("transforms[31]"));
+  EXPECT_THAT(faults, EndsWith("\nand 68 more faults"));
 }
 
 TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {

@@ -16,11 +16,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 constexpr int32_t kHeight = 6;
 constexpr int32_t kWidth = 9;
 

@@ -12,8 +12,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-
 template <typename Element>
 std::vector<Element> Tensor(const Pointwise& pointwise, const std::vector<uint8_t>& pixels, int32_t width,
                             int32_t height, size_t channels, bool flip) {

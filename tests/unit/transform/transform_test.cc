@@ -12,10 +12,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 // What becomes of images, and the faults.
 std::pair<ImageForm, std::vector<std::string>> FormOf(const std::vector<TransformSpec>& transforms,
                                                       std::optional<ImageSize> size, size_t channels = 3) {

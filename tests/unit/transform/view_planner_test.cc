@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr ImageSize kSize{23, 17};
 constexpr uint64_t kSeed = 77;
 

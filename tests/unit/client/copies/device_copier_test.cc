@@ -18,8 +18,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 using Bytes = std::vector<std::byte>;
 
 Bytes Noise(size_t count, unsigned seed) {

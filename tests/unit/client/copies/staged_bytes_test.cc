@@ -8,9 +8,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-
 class StagedBytesTest : public ::testing::Test {
  protected:
   StagedBytesTest() : source_(100), out_(100, std::byte{0xff}) {

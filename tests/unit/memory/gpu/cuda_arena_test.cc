@@ -15,9 +15,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 constexpr uint32_t kSlots = 3;
 constexpr uid_t kAlice = 1001;
 constexpr uid_t kBob = 1002;

@@ -16,8 +16,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint32_t kArenaSlots = 4;
 constexpr uint32_t kSamples = 4;  // of a batch

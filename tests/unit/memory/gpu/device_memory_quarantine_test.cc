@@ -65,12 +65,12 @@ TEST_F(DeviceMemoryQuarantineTest, ProcessesOnTheGpuAreListedUntilTheyEnd) {
   Peer peer("lend-handle");
   const ClientProcess client = ClientOf(peer);
   ASSERT_OK_AND_ASSIGN(const std::vector<pid_t> before, processes_->On(device_->uuid()));
-  EXPECT_THAT(before, ::testing::Contains(client.pid));
+  EXPECT_THAT(before, Contains(client.pid));
   EXPECT_FALSE(client.HasEnded());
   EXPECT_EQ(peer.Dismiss(), 0);
   EXPECT_TRUE(client.HasEnded());
   ASSERT_OK_AND_ASSIGN(const std::vector<pid_t> after, processes_->On(device_->uuid()));
-  EXPECT_THAT(after, ::testing::Not(::testing::Contains(client.pid)));
+  EXPECT_THAT(after, Not(Contains(client.pid)));
   EXPECT_EQ(processes_->On("GPU-none").status().code(), Code::kUnavailable);
 }
 
@@ -103,7 +103,7 @@ TEST_F(DeviceMemoryQuarantineTest, MemoryOfAClientThatHasEndedStaysWhileAForkedC
     quarantine.AwaitNone(In(std::chrono::milliseconds(200)));
     EXPECT_EQ(pool_.used_bytes(), kBytes);
     ASSERT_EQ(quarantine.Snapshot(device_->uuid()).size(), 1U);
-    EXPECT_THAT(quarantine.Snapshot(device_->uuid())[0].pids, ::testing::ElementsAre(client.pid));
+    EXPECT_THAT(quarantine.Snapshot(device_->uuid())[0].pids, ElementsAre(client.pid));
     peer.HangUp();
     quarantine.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);

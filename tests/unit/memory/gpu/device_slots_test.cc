@@ -18,9 +18,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 class DeviceSlotsTest : public ::testing::TestWithParam<Backend> {
  protected:
   static void SetUpTestSuite() {

@@ -18,9 +18,7 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kPage = uint64_t{2} << 20;
 
