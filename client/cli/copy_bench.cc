@@ -39,8 +39,7 @@ Result<std::unique_ptr<CopyBench>> CopyBench::Create(std::shared_ptr<const CudaD
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   {
-    const CudaScope scope(*device);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
     RETURN_IF_ERROR(CudaStatus(device->driver().cuMemGetInfo(&free_bytes, &total_bytes),
                                "ask for the free memory of GPU " + device->uuid()));
   }
@@ -66,8 +65,7 @@ Status CopyBench::Open() {
   ASSIGN_OR_RETURN(registration_, HostRegistration::Create(device_, pinned_.data(), bytes_));
   pinning_seconds_ = Since(start);
   ASSIGN_OR_RETURN(target_, DeviceMemory::Create(device_, bytes_));
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   for (UniqueCudaStream* owner : {&copies_, &work_}) {
     ASSIGN_OR_RETURN(*owner, CreateStream(*device_, "make a stream on GPU " + device_->uuid()));
   }
@@ -76,7 +74,7 @@ Status CopyBench::Open() {
 
 CopyBench::~CopyBench() {
   // Destroying a stream does not wait for its copies, which use the buffers that are freed next.
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   for (UniqueCudaStream* stream : {&copies_, &work_}) {
     if (!*stream) continue;
     (void)device_->driver().cuStreamSynchronize(
@@ -128,8 +126,7 @@ Result<double> CopyBench::BytesPerSecond(Source source) {
 }
 
 Result<CopyFigure> CopyBench::Measure(uint64_t count, uint64_t bytes, Source source, bool blocking) {
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   CopyFigure figure;
   const Clock::time_point start = Clock::now();
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
@@ -158,8 +155,7 @@ Status CopyBench::Work(uint32_t rounds) {
 }
 
 Result<OverlapFigure> CopyBench::Overlap(Source source) {
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   const uint64_t bytes = bytes_ / 4;
   OverlapFigure figure;
   const auto timed = [&](uint32_t rounds, bool copy, double* call_seconds) -> Result<double> {

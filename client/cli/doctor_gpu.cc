@@ -59,8 +59,7 @@ void ProbeBackends(const std::shared_ptr<const CudaDevice>& device, DoctorReport
 
 Status TryDecoder(const CudaDevice& device) {
   ASSIGN_OR_RETURN(const NvJpeg* const api, NvJpeg::Load());
-  const CudaScope scope(device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device.Enter());
   return nvjpeg::Decoder::Create(*api, nvjpeg::Backend::kHardware).status();
 }
 

@@ -111,8 +111,7 @@ Result<DeviceMemory> Map(const std::string& backend, const std::shared_ptr<const
 Status ReadMark(const ProbedMemory& probed) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, OpenByUuid(probed.gpu_uuid));
   ASSIGN_OR_RETURN(const DeviceMemory memory, Map(probed.backend, device, probed.fd, probed.bytes));
-  const CudaScope scope(*device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
   uint64_t found = 0;
   RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyDtoH(&found, memory.address(), sizeof found),
                              "read what another process wrote on GPU " + probed.gpu_uuid));
@@ -129,8 +128,7 @@ Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend
   ASSIGN_OR_RETURN(const DeviceMemory memory, by_handle ? DeviceMemory::Allocate(device, sizeof mark)
                                                         : DeviceMemory::Create(device, sizeof mark));
   {
-    const CudaScope scope(*device);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
     RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyHtoD(memory.address(), &mark, sizeof mark),
                                "write to GPU " + device->uuid()));
   }

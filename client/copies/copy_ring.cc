@@ -14,7 +14,7 @@ void CopyRing::MemoryTraits::Close(Handle memory) noexcept {
 }
 
 CopyRing::~CopyRing() {
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   const MutexLock lock(mutex_);
   // Fails only in a broken context, in which nothing reads the slots any more.
   for (const Slot* slot : sent_) (void)device_->driver().cuEventSynchronize(slot->sent.get().native);

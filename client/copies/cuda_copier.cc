@@ -53,8 +53,7 @@ class CudaCopier final : public DeviceCopier {
         helpers_(threads - 1) {}
 
   Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*device_, static_cast<CUstream>(stream)));
     if (capturing) {
       return FailedPrecondition(
@@ -68,8 +67,7 @@ class CudaCopier final : public DeviceCopier {
   }
 
   Result<StreamState> State(void* stream) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(*device_, static_cast<CUstream>(stream)));
     if (capturing) return StreamState::kCapturing;
     const CUresult result = driver_.cuStreamQuery(static_cast<CUstream>(stream));
@@ -134,7 +132,7 @@ class CudaCopier final : public DeviceCopier {
     std::atomic<uint64_t> next{0};
     FirstError error;
     const auto work = [&]() noexcept {
-      const CudaScope scope(*device_);
+      const auto scope = device_->Enter();
       error.Set(scope.status());
       while (true) {
         const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);

@@ -96,20 +96,19 @@ void CudaDevice::KeepContext() const noexcept {
   (void)driver_.cuDevicePrimaryCtxRetain(&context, device_);
 }
 
-CudaScope::CudaScope(const CudaDevice& device)
-    : device_(device), result_(device.driver().cuCtxPushCurrent(device.context())) {
-  (void)device.driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);  // fails only for an invalid mode
+Result<CudaScope> CudaDevice::Enter() const {
+  if (const CUresult entered = driver_.cuCtxPushCurrent(context_); entered != CUDA_SUCCESS)
+    return CudaStatus(entered, "enter the context of GPU " + uuid_);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  (void)driver_.cuThreadExchangeStreamCaptureMode(&mode);  // fails only for an invalid mode
+  return CudaScope({this, mode});
 }
 
-CudaScope::~CudaScope() {
-  (void)device_.driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
+void CudaScopeTraits::Close(Handle entered) noexcept {
+  const CudaDriver& driver = entered.device->driver();
+  (void)driver.cuThreadExchangeStreamCaptureMode(&entered.mode_before);
   CUcontext left = nullptr;
-  if (result_ == CUDA_SUCCESS) (void)device_.driver().cuCtxPopCurrent(&left);
-}
-
-Status CudaScope::status() const {
-  if (result_ == CUDA_SUCCESS) return OkStatus();
-  return CudaStatus(result_, "enter the context of GPU " + device_.uuid());
+  (void)driver.cuCtxPopCurrent(&left);
 }
 
 }  // namespace pinfeed

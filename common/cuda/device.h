@@ -9,9 +9,27 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/cuda/driver.h"
 
 namespace pinfeed {
+
+class CudaDevice;
+
+// Purpose: within the scope, this thread's calls go to the device's context, and leave alone the graphs that
+// other threads capture; then both are as before. Otherwise a call that a capture does not allow, such as a
+// wait or an allocation, makes a capture in global mode invalid, in whatever thread that runs. Threads: the
+// one that created it. Borrows: the device (outlives it).
+struct CudaScopeTraits {
+  struct Handle {
+    const CudaDevice* device = nullptr;
+    CUstreamCaptureMode mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool operator==(const Handle&) const = default;
+  };
+  static constexpr Handle Null() { return {}; }
+  static void Close(Handle entered) noexcept;
+};
+using CudaScope = UniqueHandle<CudaScopeTraits>;
 
 // Purpose: a GPU with its primary context, which is shared with the frameworks of the process. Owns one
 // reference to that context. Threads: immutable; any. Errors: those of Open. Invariant: the context lives as
@@ -28,6 +46,8 @@ class CudaDevice {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
+  // Without a scope, calls fail with CUDA_ERROR_INVALID_CONTEXT: what cannot fail need not look.
+  Result<CudaScope> Enter() const;
   const CudaDriver& driver() const { return driver_; }
   CUdevice handle() const { return device_; }
   CUcontext context() const { return context_; }
@@ -52,25 +72,6 @@ class CudaDevice {
   std::string name_;
   uint64_t total_bytes_ = 0;
   int numa_node_ = -1;
-};
-
-// Purpose: within the scope, this thread's calls go to the device's context, and leave alone the graphs that
-// other threads capture; then both are as before. Otherwise a call that a capture does not allow, such as a
-// wait or an allocation, makes a capture in global mode invalid, in whatever thread that runs. Threads: the
-// one that created it.
-class CudaScope {
- public:
-  explicit CudaScope(const CudaDevice& device);
-  ~CudaScope();
-  CudaScope(const CudaScope&) = delete;
-  CudaScope& operator=(const CudaScope&) = delete;
-  // Returns whether the context was entered. If not, calls fail with CUDA_ERROR_INVALID_CONTEXT.
-  Status status() const;
-
- private:
-  const CudaDevice& device_;
-  const CUresult result_;
-  CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the thread's mode before
 };
 
 }  // namespace pinfeed

@@ -42,8 +42,7 @@ Result<uint64_t> DeviceMemory::WholePages(const CudaDevice& device, uint64_t byt
 
 Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
   const CudaDriver& driver = device->driver();
-  const CudaScope scope(*device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
   const CUmemAllocationProp properties = Properties(device->handle());
   DeviceMemory memory;
   ASSIGN_OR_RETURN(memory.bytes_, WholePages(*device, bytes));
@@ -59,8 +58,7 @@ Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> devi
 Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> device, int fd, uint64_t bytes,
                                           bool read_only) {
   const CudaDriver& driver = device->driver();
-  const CudaScope scope(*device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
   DeviceMemory memory;
   memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
@@ -77,8 +75,7 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
 }
 
 Result<DeviceMemory> DeviceMemory::Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
-  const CudaScope scope(*device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
   DeviceMemory memory;
   ASSIGN_OR_RETURN(memory.bytes_, WholePages(*device, bytes));
   memory.device_ = std::move(device);
@@ -90,8 +87,7 @@ Result<DeviceMemory> DeviceMemory::Allocate(std::shared_ptr<const CudaDevice> de
 
 Result<DeviceMemory> DeviceMemory::Open(std::shared_ptr<const CudaDevice> device, const IpcHandle& handle,
                                         uint64_t bytes) {
-  const CudaScope scope(*device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
   CUipcMemHandle native;
   std::memcpy(&native, handle.data(), sizeof native);
   DeviceMemory memory;
@@ -105,8 +101,7 @@ Result<DeviceMemory> DeviceMemory::Open(std::shared_ptr<const CudaDevice> device
 }
 
 Result<IpcHandle> DeviceMemory::Handle() const {
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   CUipcMemHandle native{};
   RETURN_IF_ERROR(CudaStatus(device_->driver().cuIpcGetMemHandle(&native, address_),
                              "create an IPC handle of " + Describe(bytes_, *device_)));
@@ -174,7 +169,7 @@ Status DeviceMemory::Free() {
 CUresult DeviceMemory::Drop() noexcept {
   if (device_ == nullptr) return CUDA_SUCCESS;
   const CudaDriver& driver = device_->driver();
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   switch (std::exchange(kind_, Kind::kNone)) {
     case Kind::kNone:
       break;
@@ -204,7 +199,7 @@ CUresult DeviceMemory::Unmap() noexcept {
 Result<HostRegistration> HostRegistration::Create(std::shared_ptr<const CudaDevice> device, void* address,
                                                   uint64_t bytes) {
   const CudaDriver& driver = device->driver();
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   const std::string what =
       "register " + std::to_string(bytes) + " bytes of host memory with GPU " + device->uuid();
   RETURN_IF_ERROR(scope.status());
@@ -230,7 +225,7 @@ HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept
 
 void HostRegistration::Drop() noexcept {
   if (address_ == nullptr) return;
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   (void)device_->driver().cuMemHostUnregister(
       std::exchange(address_, nullptr));  // fails only if the context is broken
 }

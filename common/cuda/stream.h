@@ -26,7 +26,7 @@ struct OnDeviceTraits {
   using Handle = OnDevice<Native>;
   static constexpr Handle Null() { return {}; }
   static void Close(Handle object) noexcept {
-    const CudaScope scope(*object.device);
+    const auto scope = object.device->Enter();
     (void)(object.device->driver().*kDestroy)(object.native);
   }
 };

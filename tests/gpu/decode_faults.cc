@@ -57,7 +57,7 @@ bool AllOk(const std::vector<Status>& failures) {
 }
 
 UniqueCudaStream MakeStream(const CudaDevice& device) {
-  const CudaScope scope(device);
+  const auto scope = device.Enter();
   CUstream stream = nullptr;
   Require(CudaStatus(device.driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
                      "create a stream"));
@@ -151,7 +151,7 @@ bool TestQueuedReaders(const std::shared_ptr<const CudaDevice>& device, const st
   fixture.Decode(images, failures);
   bool ok = AllOk(failures);
 
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   const auto begin = Clock::now();
   for (int i = 0; i < kCopies; ++i)
     Require(
@@ -201,7 +201,7 @@ bool TestGraphCapture(const std::shared_ptr<const CudaDevice>& device, const std
   const std::vector<Expectation> images = RandomCrops(fixture, photos, 8);
   const std::vector<ImageToDecode> encoded = fixture.Encode(images);
   const UniqueCudaStream trainer = MakeStream(*device);
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   const CUstream stream = trainer.get().native;
   Require(CudaStatus(begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin a capture"));
   Status decoded;

@@ -65,7 +65,7 @@ Status DecodeFixture::TryDecode(const std::vector<Expectation>& images, std::vec
 
 std::vector<uint8_t> DecodeFixture::Output(size_t i) const {
   std::vector<uint8_t> pixels(output_bytes());
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   Require(CudaStatus(device_->driver().cuMemcpyDtoH(pixels.data(), OutputAddress(i), pixels.size()),
                      "read pixels"));
   return pixels;

@@ -72,7 +72,7 @@ class BusyGpu {
  private:
   void Run() {
     constexpr uint64_t kBytes = uint64_t{1} << 30;
-    const CudaScope scope(*device_);
+    const auto scope = device_->Enter();
     const CudaDriver& driver = device_->driver();
     const DeviceMemory memory = Require(DeviceMemory::Allocate(device_, kBytes));
     CUstream native = nullptr;

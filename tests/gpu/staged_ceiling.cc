@@ -49,8 +49,7 @@ class Lane {
         ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) return ErrnoStatus("map memory", errno);
     memory_ = static_cast<std::byte*>(memory);
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     ASSIGN_OR_RETURN(pinned_, HostRegistration::Create(device_, memory, all));
     const CudaDriver& driver = device_->driver();
     RETURN_IF_ERROR(CudaStatus(driver.cuMemAlloc(&target_, bytes_), "allocate on the GPU"));
@@ -63,8 +62,7 @@ class Lane {
 
   Status Run(const Job& job, int fd, unsigned seed, const std::atomic<bool>& stop,
              std::atomic<uint64_t>& done) {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     const CudaDriver& driver = device_->driver();
     std::mt19937_64 random(seed);
     std::uniform_int_distribution<uint64_t> pick(0, job.samples - 1);

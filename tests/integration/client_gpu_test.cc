@@ -37,8 +37,7 @@ class ClientGpuTest : public ::testing::Test {
     daemon_ = DaemonProcess::Serve(dir_.path(),
                                    {"--gpus", "on", "--pinned-bytes", "64MiB", "--gpu-bytes", "64MiB"});
     ASSERT_OK_AND_ASSIGN(gpu_, CudaDevice::Open(0));
-    scope_ = std::make_unique<CudaScope>(*gpu_);
-    ASSERT_OK(scope_->status());
+    ASSERT_OK_AND_ASSIGN(scope_, gpu_->Enter());
     ASSERT_EQ(driver().cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
   }
 
@@ -67,7 +66,7 @@ class ClientGpuTest : public ::testing::Test {
   const TempDir dir_;
   std::unique_ptr<DaemonProcess> daemon_;
   std::shared_ptr<const CudaDevice> gpu_;
-  std::unique_ptr<CudaScope> scope_;
+  CudaScope scope_;
   CUstream stream_ = nullptr;
 };
 

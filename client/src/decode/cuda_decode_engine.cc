@@ -38,8 +38,7 @@ class CudaDecodeWorker final : public DecodeWorker {
 
   Status CopyAll(std::span<const Copy> copies) override {
     if (copies.empty()) return OkStatus();
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     const CudaDriver& driver = device_->driver();
     const std::string what = "copy a batch's tensors to GPU " + device_->uuid();
     const CUstream stream = stream_.get().native;
@@ -90,8 +89,7 @@ class CudaDecodeWorker final : public DecodeWorker {
   Status Open(const OfferedImage& image, uint64_t staging_bytes) {
     ASSIGN_OR_RETURN(staging_, PinnedMemory::Create(device_, "pinfeed-staging", staging_bytes));
     {
-      const CudaScope scope(*device_);
-      RETURN_IF_ERROR(scope.status());
+      ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
       ASSIGN_OR_RETURN(stream_, CreateStream(*device_, "create a stream on GPU " + device_->uuid()));
     }
     ASSIGN_OR_RETURN(decoder_, GpuImageDecoder::Create(device_, {image.height, image.width, image.channels}));
@@ -119,8 +117,7 @@ class CudaDecodedMemory final : public DecodedMemory {
   }
 
   Status Write(uint32_t samples, const OutputMemory& outputs, void* native) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     auto* const stream = static_cast<CUstream>(native);
     RETURN_IF_ERROR(CheckNotCapturing(*device_, stream, "write a batch"));
     Status queued = writer_.Queue(address(), samples, outputs, stream);
@@ -133,8 +130,7 @@ class CudaDecodedMemory final : public DecodedMemory {
   }
 
   Result<bool> Written() override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     const CUresult result = device_->driver().cuEventQuery(event_.get().native);
     if (result == CUDA_ERROR_NOT_READY) return false;
     RETURN_IF_ERROR(CudaStatus(result, "see what GPU " + device_->uuid() + " has executed"));
@@ -172,8 +168,7 @@ class CudaDecodeEngine final : public DecodeEngine {
         shared ? DeviceMemory::Create(device_, bytes) : DeviceMemory::Allocate(device_, bytes);
     ASSIGN_OR_RETURN(DeviceMemory memory, std::move(made));
     ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device_));
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     ASSIGN_OR_RETURN(UniqueCudaEvent event,
                      CreateEvent(*device_, "create an event on GPU " + device_->uuid()));
     return std::unique_ptr<DecodedMemory>(std::make_unique<CudaDecodedMemory>(
@@ -186,8 +181,7 @@ class CudaDecodeEngine final : public DecodeEngine {
     ASSIGN_OR_RETURN(std::shared_ptr<const UniqueCudaStream> stream, CopyStream());
     const auto target = std::make_shared<const DeviceMemory>(std::move(mapped));
     return CopyToForeign([device = device_, target, stream](const std::byte* batch, uint64_t size) -> Status {
-      const CudaScope scope(*device);
-      RETURN_IF_ERROR(scope.status());
+      ASSIGN_OR_RETURN(const CudaScope scope, device->Enter());
       const std::string what = "copy a decoded batch to another process on GPU " + device->uuid();
       const CUstream native = stream->get().native;
       const CudaDriver& driver = device->driver();
@@ -202,8 +196,7 @@ class CudaDecodeEngine final : public DecodeEngine {
   Result<std::shared_ptr<const UniqueCudaStream>> CopyStream() PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (copy_stream_ != nullptr) return copy_stream_;
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     ASSIGN_OR_RETURN(UniqueCudaStream stream,
                      CreateUrgentStream(*device_, "create a stream for copies on GPU " + device_->uuid()));
     copy_stream_ = std::make_shared<UniqueCudaStream>(std::move(stream));

@@ -26,8 +26,7 @@ Result<std::unique_ptr<GpuImageDecoder>> GpuImageDecoder::Create(std::shared_ptr
 }
 
 Status GpuImageDecoder::Open(const NvJpeg& api) {
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   Result<JpegEngines> engines = JpegEngines::Open(api);
   if (!engines.ok())
     return engines.status().WithContext("decode images on GPU " + device_->uuid() + " (" + device_->name() +
@@ -43,14 +42,13 @@ Status GpuImageDecoder::Open(const NvJpeg& api) {
 
 // nvJPEG's handles go in the context.
 GpuImageDecoder::~GpuImageDecoder() {
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   engines_.reset();
 }
 
 Status GpuImageDecoder::Decode(std::span<const ImageToDecode> images, std::span<Status> failures) {
   PF_CHECK(images.size() <= kMaxImages && failures.size() == images.size(), "one status an image");
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   std::fill(failures.begin(), failures.end(), OkStatus());
   for (size_t next = 0; next < images.size();) {
     chunk_.count = 0;

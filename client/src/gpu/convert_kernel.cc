@@ -48,8 +48,7 @@ Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(
 Status ConvertKernel::Load() {
   const CudaDriver& driver = device_->driver();
   const std::string what = "load pinfeed's kernel on GPU " + device_->uuid();
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
   static_assert(std::size(kNames) == std::size(decltype(functions_){}));

@@ -41,7 +41,7 @@ class CudaResidentSamples final : public ResidentSamples {
   bool HasRoom(uint32_t taken) override PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (taken < room_ || taken >= kLists) return true;
-    const CudaScope scope(*device_);
+    const auto scope = device_->Enter();
     if (!scope.status().ok()) return true;
     for (; room_ <= taken; ++room_) {
       const CUevent event = events_[(next_ + room_) % kLists].get().native;
@@ -59,8 +59,7 @@ class CudaResidentSamples final : public ResidentSamples {
 
   Status Write(std::span<const std::byte> indexes, uint64_t epoch, const OutputMemory& outputs,
                void* native) override PF_EXCLUDES(mutex_) {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     auto* const stream = static_cast<CUstream>(native);
     const CudaDriver& driver = device_->driver();
     RETURN_IF_ERROR(CheckNotCapturing(*device_, stream, "write a batch"));
@@ -80,8 +79,7 @@ class CudaResidentSamples final : public ResidentSamples {
 
   Status Unmap(SteadyTime deadline) override PF_EXCLUDES(mutex_) {
     {
-      const CudaScope scope(*device_);
-      RETURN_IF_ERROR(scope.status());
+      ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
       const MutexLock lock(mutex_);
       for (const UniqueCudaEvent& event : events_) {
         CUresult done = CUDA_SUCCESS;
@@ -103,8 +101,7 @@ class CudaResidentSamples final : public ResidentSamples {
       : offer_(offer), device_(std::move(device)), memory_(std::move(memory)) {}
 
   Status Open() {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     const OfferedResident& resident = *offer_.resident;
     decltype(resident.id) id{};
     RETURN_IF_ERROR(ReadDeviceMemory(*device_, memory_.address() + resident.layout.slot_stride, id,

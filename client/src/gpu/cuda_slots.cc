@@ -30,8 +30,7 @@ class ContextCheck {
 
   // Returns the sticky error of a broken context, in which queued work never runs. Never blocks.
   Status Check() {
-    const CudaScope scope(device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_.Enter());
     const CUresult result = Try();
     return IsStickyCudaError(result) ? CudaStatus(result, "use GPU " + device_.uuid()) : OkStatus();
   }
@@ -83,8 +82,7 @@ class CudaSlots final : public DeviceSlots {
   }
 
   Status Write(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     RETURN_IF_ERROR(CheckNotCapturing(*device_, static_cast<CUstream>(stream), "write a batch"));
     Status queued = writer_.Queue(address() + batch.slot * offer_.layout.slot_stride, batch.samples, outputs,
                                   static_cast<CUstream>(stream));
@@ -96,15 +94,13 @@ class CudaSlots final : public DeviceSlots {
   }
 
   Status Release(const BatchDescriptor& batch, void* stream) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     RETURN_IF_ERROR(CheckNotCapturing(*device_, static_cast<CUstream>(stream), "release a batch"));
     return QueueRelease(batch, static_cast<CUstream>(stream));
   }
 
   Status Read(uint64_t offset, std::span<std::byte> out) override {
-    const CudaScope scope(*device_);
-    RETURN_IF_ERROR(scope.status());
+    ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
     const CudaDriver& driver = device_->driver();
     const std::string what = "read a batch's extents from GPU " + device_->uuid();
     const MutexLock lock(read_mutex_);
@@ -168,8 +164,7 @@ class CudaSlots final : public DeviceSlots {
 };
 
 Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {
-  const CudaScope scope(device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device.Enter());
   decltype(offer.arena_id) id{};
   const uint64_t offset = uint64_t{offer.slot_count} * offer.layout.slot_stride;
   RETURN_IF_ERROR(

@@ -58,7 +58,7 @@ nanoseconds CopyEngine::Stalled() const {
 
 void CopyEngine::Run() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   if (const Status entered = scope.status(); !entered.ok()) Fail(entered);
   in_context_.count_down();
   while (true) {

@@ -29,8 +29,7 @@ Result<std::unique_ptr<CopyStream>> CopyStream::Create(std::shared_ptr<const Cud
 
 Status CopyStream::Open() {
   const std::string what = "create the copy stream of GPU " + device_->uuid();
-  const CudaScope scope(*device_);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device_->Enter());
   ASSIGN_OR_RETURN(stream_, CreateUrgentStream(*device_, what));
   for (size_t i = 0; i < kMaxInFlight; ++i) {
     ASSIGN_OR_RETURN(UniqueCudaEvent event, CreateEvent(*device_, what));

@@ -13,8 +13,7 @@ namespace pinfeed {
 namespace {
 
 Status WriteId(const CudaDevice& device, const DeviceMemory& memory, uint64_t offset, const ArenaId& id) {
-  const CudaScope scope(device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device.Enter());
   const std::string what = "write the arena's id on GPU " + device.uuid();
   RETURN_IF_ERROR(
       CudaStatus(device.driver().cuMemcpyHtoD(memory.address() + offset, id.data(), id.size()), what));
@@ -68,8 +67,7 @@ Status CudaArena::ClearDevice(const CudaDevice& device, uint64_t bytes) {
   static const std::array<std::byte, uint64_t{1} << 20> kZeros{};
   const std::span<const std::byte> zeros =
       staging_ == nullptr ? std::span<const std::byte>(kZeros) : staging_->Zeros();
-  const CudaScope scope(device);
-  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(const CudaScope scope, device.Enter());
   for (uint64_t at = 0; at < bytes; at += zeros.size()) {
     const uint64_t chunk = std::min<uint64_t>(zeros.size(), bytes - at);
     RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyHtoD(memory_.address() + at, zeros.data(), chunk),

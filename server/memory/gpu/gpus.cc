@@ -38,7 +38,7 @@ struct Gpu {
 
 // This context launches no kernels. Minimal limits save over 200 MiB of the GPU's memory for the trainer.
 void ShrinkContext(const CudaDevice& device) {
-  const CudaScope scope(device);
+  const auto scope = device.Enter();
   for (const CUlimit limit : {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE}) {
     if (device.driver().cuCtxSetLimit(limit, 0) != CUDA_SUCCESS) {
       spdlog::debug("GPU {}: limit {} cannot be lowered", device.uuid(), static_cast<int>(limit));
@@ -223,7 +223,7 @@ class Gpus final : public DeviceArenas {
 
   // A failed allocation may be the first sign that the GPU broke while nothing was copied.
   void ReportIfBroken(const Gpu& gpu) const {
-    const CudaScope scope(*gpu.device);
+    const auto scope = gpu.device->Enter();
     const CUresult state =
         scope.status().ok() ? gpu.device->driver().cuStreamQuery(nullptr) : CUDA_ERROR_UNKNOWN;
     if (IsStickyCudaError(state)) on_failure_(CudaStatus(state, "use GPU " + gpu.device->uuid()));

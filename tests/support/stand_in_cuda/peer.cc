@@ -43,7 +43,7 @@ void ImportDescriptor(int socket, const std::shared_ptr<const CudaDevice>& devic
   const UniqueFd fd = ReceiveFd(socket);
   if (!fd) Fail("no descriptor came");
   const DeviceMemory memory = Need(DeviceMemory::Import(device, fd.get(), kBytes, true));
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   const uint64_t word = ReadWord(*device, memory.address());
   if (::write(socket, &word, sizeof word) != sizeof word) Fail("cannot answer");
 }
@@ -51,7 +51,7 @@ void ImportDescriptor(int socket, const std::shared_ptr<const CudaDevice>& devic
 // Reads the memory's first word, and writes that plus one into it.
 void OpenHandle(int socket, const std::shared_ptr<const CudaDevice>& device) {
   const CudaDriver& driver = device->driver();
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   CUipcMemHandle handle{};
   if (::read(socket, &handle, sizeof handle) != sizeof handle) Fail("no handle");
   CUdeviceptr first = 0;
@@ -69,7 +69,7 @@ void OpenHandle(int socket, const std::shared_ptr<const CudaDevice>& device) {
 // Leaves main with streams that live and work that is queued.
 void LeaveBusy(const std::shared_ptr<const CudaDevice>& device) {
   const CudaDriver& driver = device->driver();
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) Fail("mmap");
   Check(driver.cuMemHostRegister(page, 4096, 0), "register");
@@ -92,7 +92,7 @@ void Lend(int socket, const std::shared_ptr<const CudaDevice>& device, bool by_h
       Need(by_handle ? DeviceMemory::Allocate(device, kBytes) : DeviceMemory::Create(device, kBytes));
   const std::string id(16, 'i');
   {
-    const CudaScope scope(*device);
+    const auto scope = device->Enter();
     Check(device->driver().cuMemcpyHtoD(memory.address() + kIdOffset, id.data(), id.size()), "write the id");
   }
   if (by_handle) {

@@ -43,7 +43,7 @@ TEST_F(ClientCopierTest, CopiesAndTellsTheStreamsState) {
   const pf_host_copy copy{source_.data(), 3, target(), 512};
   ASSERT_EQ(pf_copy_to_device(copier_, &copy, 1, nullptr, 1, &reading), PF_OK);
   EXPECT_EQ(reading, 0U);
-  const CudaScope scope(*device_);
+  const auto scope = device_->Enter();
   ASSERT_EQ(device_->driver().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   const auto* const bytes = static_cast<const uint8_t*>(target());
   EXPECT_EQ((std::vector<int>{bytes, bytes + 4}), (std::vector<int>{1, 2, 3, 0}));

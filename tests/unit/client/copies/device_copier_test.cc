@@ -34,7 +34,7 @@ Bytes Noise(size_t count, unsigned seed) {
 struct Gpu {
   explicit Gpu(uint64_t bytes)
       : device(*CudaDevice::Open(0)), memory(*DeviceMemory::Allocate(device, bytes)) {
-    const CudaScope scope(*device);
+    const auto scope = device->Enter();
     CUstream made = nullptr;
     PF_CHECK(device->driver().cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS,
              "a stream");
@@ -42,7 +42,7 @@ struct Gpu {
   }
   void* native() const { return stream.get().native; }
   void Await() const {
-    const CudaScope scope(*device);
+    const auto scope = device->Enter();
     EXPECT_EQ(device->driver().cuStreamSynchronize(stream.get().native), CUDA_SUCCESS);
   }
   // What the GPU has there now.
@@ -160,7 +160,7 @@ TEST(DeviceCopierTest, TheStreamOfTheCallingThreadIsNotTakenForThatOfAHelper) {
   const std::unique_ptr<DeviceCopier> copier = Copier(4, 0);
   const Bytes source = Noise(bytes, 20);
   ASSERT_OK(copier->Copy(std::vector{gpu.To(0, source)}, CU_STREAM_PER_THREAD, true));
-  const CudaScope scope(*gpu.device);
+  const auto scope = gpu.device->Enter();
   ASSERT_EQ(gpu.device->driver().cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
   EXPECT_EQ(gpu.Read(0, bytes), source);
 }

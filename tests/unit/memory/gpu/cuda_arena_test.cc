@@ -49,7 +49,7 @@ class CudaArenaTest : public ::testing::Test {
     if (!by_fd) return {};
     const DeviceMemory memory = DeviceMemory::Import(device_, arena.fd(), arena.mapped_bytes(), true).value();
     std::vector<std::byte> bytes(arena.bytes());
-    const CudaScope scope(*device_);
+    const auto scope = device_->Enter();
     EXPECT_EQ(device_->driver().cuMemcpyDtoH(bytes.data(), memory.address(), bytes.size()), CUDA_SUCCESS);
     return bytes;
   }

@@ -42,7 +42,7 @@ class DeviceMemoryQuarantineTest : public ::testing::Test {
     quarantine.Add(device_->uuid(), backend, std::move(memory), std::move(lease), {client});
   }
   uint64_t FreeBytes() const {
-    const CudaScope scope(*device_);
+    const auto scope = device_->Enter();
     size_t free = 0;
     size_t total = 0;
     EXPECT_EQ(device_->driver().cuMemGetInfo(&free, &total), CUDA_SUCCESS);

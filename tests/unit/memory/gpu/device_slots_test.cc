@@ -84,7 +84,7 @@ class DeviceSlotsDeathTest : public DeviceSlotsTest {
   }
   // Has the GPU busy with so many copies of some 10 ms, on the NULL stream.
   static void PutLongWork(const CudaDevice& device, CUdeviceptr memory, int copies) {
-    const CudaScope scope(device);
+    const auto scope = device.Enter();
     for (int i = 0; i < copies; ++i) {
       PF_CHECK(
           device.driver().cuMemcpyDtoDAsync(memory, memory + kLongBytes, kLongBytes, nullptr) == CUDA_SUCCESS,
@@ -104,7 +104,7 @@ TEST_P(DeviceSlotsDeathTest, BrokenContextEndsTheWaitForReleases) {
         const DeviceMemory memory = *DeviceMemory::Allocate(device, 2 * kLongBytes);
         PutLongWork(*device, memory.address(), 32);  // so that the release is put before it fails
         {
-          const CudaScope scope(*device);
+          const auto scope = device->Enter();
           PF_CHECK(device->driver().cuMemcpyDtoDAsync(1, 2, 1, nullptr) == CUDA_SUCCESS,
                    "copy what is not there");
         }
@@ -161,7 +161,7 @@ TEST_P(DeviceSlotsTest, WriteThatFailsHalfwayLeavesNothingRunning) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlots> slots, Map());
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(0));
   ASSERT_OK_AND_ASSIGN(const DeviceMemory memory, DeviceMemory::Allocate(device, 2 * kLongBytes));
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   // Long enough for the kernels to stand behind it.
   ASSERT_EQ(device->driver().cuMemcpyDtoDAsync(memory.address(), memory.address() + kLongBytes, kLongBytes,
                                                nullptr),
@@ -188,7 +188,7 @@ TEST_P(DeviceSlotsTest, RowsAreWrittenOnlyWhereTheTrainerHasRoomForThem) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlots> slots, Map());
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(0));
   ASSERT_OK_AND_ASSIGN(const DeviceMemory memory, DeviceMemory::Allocate(device, 4096));
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   std::memcpy(slots->address(), "abcdefgh", 8);
   const RowExtent extents[] = {{5, 3}, {0, 5}};
   std::memcpy(slots->address() + 512, extents, sizeof extents);

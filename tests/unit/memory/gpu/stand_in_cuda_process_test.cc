@@ -26,7 +26,7 @@ void Require(bool condition, const char* what) {
 const CudaDriver& EnterFirstDevice() {
   static const auto device = CudaDevice::Open(0);
   REQUIRE(device.ok());
-  static const CudaScope scope(**device);
+  static const auto scope = (*device)->Enter();
   return (*device)->driver();
 }
 

@@ -29,8 +29,7 @@ class StandInCudaTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(device_, CudaDevice::Open(0));
     ASSERT_EQ(device_->name(), "Stand-in GPU") << "a real driver was loaded";
     driver_ = &device_->driver();
-    scope_ = std::make_unique<CudaScope>(*device_);
-    ASSERT_OK(scope_->status());
+    ASSERT_OK_AND_ASSIGN(scope_, device_->Enter());
   }
 
   CUstream NewStream() {
@@ -52,7 +51,7 @@ class StandInCudaTest : public ::testing::Test {
 
   std::shared_ptr<const CudaDevice> device_;
   const CudaDriver* driver_ = nullptr;
-  std::unique_ptr<CudaScope> scope_;
+  CudaScope scope_;
 };
 
 TEST_F(StandInCudaTest, DescriptorCarriesMemoryThatOutlivesItsMaker) {

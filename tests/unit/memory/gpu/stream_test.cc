@@ -15,7 +15,7 @@ TEST(StreamTest, OwnersDestroyWithoutACurrentContext) {
   CUstream stream = nullptr;
   CUevent event = nullptr;
   {
-    const CudaScope scope(*device);
+    const auto scope = device->Enter();
     ASSERT_EQ(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
     ASSERT_EQ(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   }
@@ -24,10 +24,10 @@ TEST(StreamTest, OwnersDestroyWithoutACurrentContext) {
     UniqueCudaEvent its_event({device.get(), event});
     const UniqueCudaStream second = std::move(first);
     const UniqueCudaEvent moved_event = std::move(its_event);
-    const CudaScope scope(*device);
+    const auto scope = device->Enter();
     EXPECT_EQ(driver.cuEventRecord(moved_event.get().native, second.get().native), CUDA_SUCCESS);
   }
-  const CudaScope scope(*device);
+  const auto scope = device->Enter();
   EXPECT_EQ(driver.cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(driver.cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
