@@ -83,9 +83,7 @@ struct Pages {
       : publish(Map(welcome.fds.at(0).get(), kPublishPageBytes, Access::kReadOnly)),
         release(Map(welcome.fds.at(1).get(), kReleasePageBytes, Access::kReadWrite)) {}
   static Mapping Map(int fd, size_t bytes, Access access) {
-    Result<Mapping> mapping = Mapping::Map(fd, bytes, access, false);
-    PF_CHECK(mapping.ok(), "map a page");
-    return *std::move(mapping);
+    return Mapping::Map(fd, bytes, access, false).value();
   }
   const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish.data()); }
 

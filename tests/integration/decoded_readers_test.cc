@@ -47,9 +47,7 @@ class DecodedReadersTest : public DecodedBatchesTest {
     EXPECT_OK(SendDecodedFrame(reader.get(), std::as_bytes(std::span(&request, 1)), memory.get()));
   }
   UniqueFd Memory(uint64_t more = 0) const {
-    Result<UniqueFd> fd = CreateMemfd("of-a-reader", DecodedLayout(offer_).bytes() + more);
-    EXPECT_OK(fd);
-    return fd.ok() ? *std::move(fd) : UniqueFd();
+    return CreateMemfd("of-a-reader", DecodedLayout(offer_).bytes() + more).value();
   }
   // Waits for a frame; returns the bytes of it, 0 at the end of the link.
   static ssize_t Receive(const UniqueFd& reader, std::vector<std::byte>* frame) {

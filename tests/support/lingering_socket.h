@@ -20,7 +20,7 @@ inline constexpr int kLingerSeconds = 300;
 // A TCP socket whose close() waits until its peer has read, or ends.
 class LingeringSocket {
  public:
-  LingeringSocket() : listener_(std::move(ListenTcp("127.0.0.1:0", 1)).value()) {
+  LingeringSocket() : listener_(ListenTcp("127.0.0.1:0", 1).value()) {
     sockaddr_in address{};
     socklen_t length = sizeof address;
     PF_CHECK(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0,

@@ -19,11 +19,7 @@ namespace fs = std::filesystem;
 class IndexStoreTest : public ::testing::Test {
  protected:
   std::string Path() const { return dir_ / "cache/index"; }
-  std::unique_ptr<IndexStore> Open() const {
-    Result<std::unique_ptr<IndexStore>> store = IndexStore::Open(Path());
-    EXPECT_OK(store);
-    return store.ok() ? *std::move(store) : nullptr;
-  }
+  std::unique_ptr<IndexStore> Open() const { return IndexStore::Open(Path()).value(); }
   static void Save(IndexStore& store, std::string_view dataset, uint64_t inode) {
     std::vector<SavedNode> nodes = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
     nodes[0].contents = std::string_view("\0\1\0a", 4);

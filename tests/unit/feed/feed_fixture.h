@@ -105,12 +105,11 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
     const uint64_t samples = dataset->info().samples;
     if (producer_ == Producer::kRemote) dataset = std::make_shared<const RemoteDataset>(std::move(dataset));
     dataset = SelectFields(std::move(dataset), spec.fields, spec.sample_path).value();
-    auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
-    auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-    auto host =
-        std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
+    auto loader = SampleLoader::Create(dataset, spec).value();
+    auto layout = BatchLayout::Create(loader->outputs(), spec.batch_size).value();
+    auto host = HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_).value();
     std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
-    auto sampler = std::move(Sampler::Create(spec, samples)).value();
+    auto sampler = Sampler::Create(spec, samples).value();
     std::unique_ptr<BatchProducer> producer;
     if (producer_ == Producer::kUnruly) {
       producer = std::make_unique<UnrulyProducer>(

@@ -33,14 +33,14 @@ class FeedImagesTest : public FeedTest {
     spec.transforms = {pinfeed::Resize{16, 16}};
     spec.dataset.produced =
         ProducedDataset{"photos", 100, {{"batch", DType::kUint8, {kFieldBytes}}}, "", 0, 0};
-    auto images = std::move(EncodedImages::Create(spec, {})).value();
+    auto images = EncodedImages::Create(spec, {}).value();
     image_bytes_ = images->image_bytes();
-    auto sampler = std::move(Sampler::Create(spec, 100)).value();
-    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced, images.get()), 1)).value();
+    auto sampler = Sampler::Create(spec, 100).value();
+    auto layout = BatchLayout::Create(TensorsOf(*spec.dataset.produced, images.get()), 1).value();
     const bool shared = spec.sharing != Sharing::kExclusive;
-    auto arena = std::move(HostArena::Create(layout, 3, shared, pool_)).value();
+    auto arena = HostArena::Create(layout, 3, shared, pool_).value();
     std::unique_ptr<Arena> staging;
-    if (shared) staging = std::move(HostArena::Create(layout, 3, false, pool_)).value();
+    if (shared) staging = HostArena::Create(layout, 3, false, pool_).value();
     filled_ = shared ? staging.get() : arena.get();
     auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_, std::move(staging),
                                                            nullptr, std::move(images));

@@ -103,11 +103,11 @@ class FeedProcessesTest : public FeedTest {
     spec.dataset.produced =
         ProducedDataset{"numbers",      samples,       {{"data", DType::kInt64, {NumberDataset::kNumbers}}},
                         "made by hand", options.lanes, options.task_timeout_ms};
-    auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatchSize)).value();
+    auto sampler = Sampler::Create(spec, samples).value();
+    auto layout = BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatchSize).value();
     const bool shared = options.sharing != Sharing::kExclusive;
     const bool slow = options.slot_0_prepared.valid();
-    auto host = std::move(HostArena::Create(layout, slots, shared, pool_)).value();
+    auto host = HostArena::Create(layout, slots, shared, pool_).value();
     std::unique_ptr<Arena> arena;
     if (slow) {
       arena = std::make_unique<ArenaWithASlowSlot>(std::move(host), options.slot_0_prepared);
@@ -117,7 +117,7 @@ class FeedProcessesTest : public FeedTest {
       arena = std::move(host);
     }
     std::unique_ptr<Arena> staging;
-    if (shared) staging = std::move(HostArena::Create(layout, slots, false, pool_)).value();
+    if (shared) staging = HostArena::Create(layout, slots, false, pool_).value();
     filled_ = shared ? staging.get() : arena.get();
     auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_, std::move(staging));
     group_ = producer->processes();

@@ -55,10 +55,9 @@ class FeedProducerTest : public FeedTest {
     FeedSpec spec = Spec(kBatch);
     spec.order = Order::kSequential;
     spec.on_bad_sample = on_bad_sample;
-    auto layout =
-        std::move(BatchLayout::Create({{"data", DType::kInt64, {NumberDataset::kNumbers}}}, kBatch)).value();
-    auto arena = std::move(HostArena::Create(layout, slots, false, pool_)).value();
-    auto sampler = std::move(Sampler::Create(spec, 1000)).value();
+    auto layout = BatchLayout::Create({{"data", DType::kInt64, {NumberDataset::kNumbers}}}, kBatch).value();
+    auto arena = HostArena::Create(layout, slots, false, pool_).value();
+    auto sampler = Sampler::Create(spec, 1000).value();
     auto producer = std::make_unique<ScriptedProducer>(1000);
     producer_ = producer.get();
     feed_ = feeds_.emplace_back(

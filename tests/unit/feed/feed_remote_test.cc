@@ -50,7 +50,7 @@ class FeedRemoteTest : public FeedTest {
   static std::shared_ptr<const Dataset> Open(MemoryStorage& storage, const std::string& path) {
     DatasetSpec spec;
     spec.path = "memory:/" + path;
-    return std::move(OpenDataset(storage.At(path), spec)).value();
+    return OpenDataset(storage.At(path), spec).value();
   }
   std::shared_ptr<const Dataset> Images(MemoryStorage& storage) const { return Open(storage, "images"); }
   std::shared_ptr<const Dataset> Rows(MemoryStorage& storage) const { return Open(storage, "rows.npy"); }

@@ -96,10 +96,10 @@ class FeedRequestsTest : public FeedTest {
         kDelayUs, queue_limit, 0, max_answer_bytes_, TensorSpec{"", DType::kInt64, {NumberDataset::kNumbers}},
         redeal};
     std::shared_ptr<const Dataset> dataset = MakeRequestDataset(spec);
-    auto sampler = std::move(Sampler::Create(spec, dataset->info().samples)).value();
-    auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
-    auto layout = std::move(BatchLayout::Create(loader->outputs(), kMaxRequests)).value();
-    auto host = std::move(HostArena::Create(layout, 3, true, pool_)).value();
+    auto sampler = Sampler::Create(spec, dataset->info().samples).value();
+    auto loader = SampleLoader::Create(std::move(dataset), spec).value();
+    auto layout = BatchLayout::Create(loader->outputs(), kMaxRequests).value();
+    auto host = HostArena::Create(layout, 3, true, pool_).value();
     std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto producer = std::make_unique<RequestBatchProducer>(*spec.batcher, std::move(loader), *workers_,
                                                            [this] { return now_.load(); });

@@ -23,14 +23,11 @@ class PageClient {
  public:
   explicit PageClient(Feed& feed)
       : feed_(feed),
-        publish_(std::move(Mapping::Map(participant_.pages->publish_fd(), kPublishPageBytes,
-                                        Access::kReadOnly, false))
+        publish_(Mapping::Map(participant_.pages->publish_fd(), kPublishPageBytes, Access::kReadOnly, false)
                      .value()),
-        release_(std::move(Mapping::Map(participant_.pages->release_fd(), kReleasePageBytes,
-                                        Access::kReadWrite, false))
+        release_(Mapping::Map(participant_.pages->release_fd(), kReleasePageBytes, Access::kReadWrite, false)
                      .value()),
-        arena_(std::move(Mapping::Map(feed.arena().fd(), feed.arena().bytes(), Access::kReadOnly, false))
-                   .value()) {}
+        arena_(Mapping::Map(feed.arena().fd(), feed.arena().bytes(), Access::kReadOnly, false).value()) {}
   ~PageClient() {
     if (participant_.role != Participant::Role::kNone) feed_.Depart(participant_, {});
   }
@@ -100,9 +97,7 @@ class PageClient {
 
  private:
   struct WithPages : Participant {
-    explicit WithPages(const Feed& feed) {
-      pages = std::move(ControlPages::Create(feed.arena().slot_count())).value();
-    }
+    explicit WithPages(const Feed& feed) { pages = ControlPages::Create(feed.arena().slot_count()).value(); }
   };
 
   Feed& feed_;

@@ -67,7 +67,7 @@ class PlayedField {
 };
 
 std::unique_ptr<const EncodedImages> MakeImages(std::vector<std::string> roots = {"/"}) {
-  return std::move(EncodedImages::Create(ImagesSpec(), std::move(roots))).value();
+  return EncodedImages::Create(ImagesSpec(), std::move(roots)).value();
 }
 
 struct LoadedImage {
@@ -89,7 +89,7 @@ std::vector<std::byte> Native(const std::vector<std::byte>& file, uint64_t id, u
   spec.dataset.produced.reset();
   std::vector<std::vector<std::vector<std::byte>>> contents(id + 1, {file});
   auto dataset = std::make_shared<MemoryDataset>(std::vector<Field>{EncodedField("image")}, contents);
-  const auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
+  const auto loader = SampleLoader::Create(std::move(dataset), spec).value();
   std::vector<std::byte> pixels(loader->outputs()[0].SampleBytes().value());
   SampleScratch scratch;
   SampleTimes times;

@@ -102,7 +102,7 @@ class GpuSamples {
 };
 
 std::unique_ptr<SampleLoader> Loader(const std::shared_ptr<const Dataset>& dataset, const FeedSpec& spec) {
-  return std::move(SampleLoader::Create(dataset, spec, PixelOpsAt::kClient)).value();
+  return SampleLoader::Create(dataset, spec, PixelOpsAt::kClient).value();
 }
 
 TEST(GpuDecodeProgramTest, SlotGetsBytesAPlanAndAMark) {

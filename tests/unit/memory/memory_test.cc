@@ -148,10 +148,8 @@ TEST(ClientProcessTest, OfManyWithMemoryThoseThatHaveEndedAreForgotten) {
 // The client's view of the pages, mapped as a client would.
 struct ClientView {
   explicit ClientView(const ControlPages& pages)
-      : publish(
-            std::move(Mapping::Map(pages.publish_fd(), kPublishPageBytes, Access::kReadOnly, false)).value()),
-        release(std::move(Mapping::Map(pages.release_fd(), kReleasePageBytes, Access::kReadWrite, false))
-                    .value()) {}
+      : publish(Mapping::Map(pages.publish_fd(), kPublishPageBytes, Access::kReadOnly, false).value()),
+        release(Mapping::Map(pages.release_fd(), kReleasePageBytes, Access::kReadWrite, false).value()) {}
   const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish.data()); }
   ReleasePage& words() const { return *reinterpret_cast<ReleasePage*>(release.data()); }
   Mapping publish;
@@ -159,7 +157,7 @@ struct ClientView {
 };
 
 TEST(ControlPagesTest, PublishedDescriptorsArriveInOrder) {
-  const auto pages = std::move(ControlPages::Create(3)).value();
+  const auto pages = ControlPages::Create(3).value();
   const ClientView client(*pages);
   EXPECT_EQ(client.page().magic, kPublishPageMagic);
   EXPECT_EQ(client.page().version, kProtocolVersion);
@@ -174,14 +172,14 @@ TEST(ControlPagesTest, PublishedDescriptorsArriveInOrder) {
 }
 
 TEST(ControlPagesTest, ClientCannotWriteThePublishPage) {
-  const auto pages = std::move(ControlPages::Create(3)).value();
+  const auto pages = ControlPages::Create(3).value();
   EXPECT_FALSE(Mapping::Map(pages->publish_fd(), kPublishPageBytes, Access::kReadWrite, false).ok());
   const ClientView client(*pages);
   EXPECT_NE(::mprotect(client.publish.data(), kPublishPageBytes, PROT_READ | PROT_WRITE), 0);
 }
 
 TEST(ControlPagesTest, ReleasesAreSeenWhateverTheyAre) {
-  const auto pages = std::move(ControlPages::Create(3)).value();
+  const auto pages = ControlPages::Create(3).value();
   const ClientView client(*pages);
   EXPECT_EQ(pages->Released(2), 0U);
   client.words().slots[2].generation.store(UINT64_MAX);
@@ -189,7 +187,7 @@ TEST(ControlPagesTest, ReleasesAreSeenWhateverTheyAre) {
 }
 
 TEST(ControlPagesTest, FailureCarriesItsTextAndIsFinal) {
-  const auto pages = std::move(ControlPages::Create(3)).value();
+  const auto pages = ControlPages::Create(3).value();
   const ClientView client(*pages);
   pages->Fail(DataLoss(std::string(5000, 'x')));
   EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));

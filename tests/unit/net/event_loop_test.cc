@@ -20,7 +20,7 @@ class EventLoopTest : public ::testing::Test {
     loop_->Post([&] { loop_->At(EventLoop::Clock::now(), [&] { done.set_value(); }); });
     done.get_future().wait();
   }
-  std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("loop")).value();
+  std::unique_ptr<EventLoop> loop_ = EventLoop::Create("loop").value();
 };
 
 TEST_F(EventLoopTest, RemovedCallbacksAreNotCalledForEventsOfTheSameRound) {

@@ -21,11 +21,10 @@ namespace {
 class ServiceTest : public OpenerTest {
  protected:
   ServiceTest() {
-    lifelines_ = std::move(LifelineServer::Create(
-                               std::move(Listener::Create((directory_ / "lifeline").string(), SOCK_SEQPACKET,
-                                                          {.group = {}, .is_served = {}}, refusals_))
-                                   .value(),
-                               std::chrono::seconds(5), sessions_, refusals_))
+    lifelines_ = LifelineServer::Create(Listener::Create((directory_ / "lifeline").string(), SOCK_SEQPACKET,
+                                                         {.group = {}, .is_served = {}}, refusals_)
+                                            .value(),
+                                        std::chrono::seconds(5), sessions_, refusals_)
                      .value();
     service_ = std::make_unique<FeederService>(
         FeederService::Parts{callers_, opener_, datasets_, dataset_opener_, *lifelines_, sessions_, refusals_,

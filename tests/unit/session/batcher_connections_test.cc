@@ -98,8 +98,8 @@ class BatcherConnectionsTest : public OpenerTest {
     LifelineFrame welcome{};
     const SocketMessage message =
         ReceiveSocketMessage(line.fd.get(), std::as_writable_bytes(std::span(&welcome, 1)));
-    line.memory = std::move(Mapping::Map(message.fds.at(0).get(), memory->mapped_bytes(), Access::kReadWrite,
-                                         /*populate=*/false))
+    line.memory = Mapping::Map(message.fds.at(0).get(), memory->mapped_bytes(), Access::kReadWrite,
+                               /*populate=*/false)
                       .value();
     return line;
   }
@@ -145,7 +145,7 @@ class BatcherConnectionsTest : public OpenerTest {
   const Peer peer_{.pid = ::getpid(), .uid = kOwner, .gid = 1};
   Refusals refusals_;
   ConnectionRoom room_;
-  const std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("sessions")).value();
+  const std::unique_ptr<EventLoop> loop_ = EventLoop::Create("sessions").value();
   BatcherConnections connections_{*loop_, refusals_, room_, std::chrono::seconds(60)};
   std::shared_ptr<Session> session_;
 };

@@ -49,7 +49,7 @@ class OpenFeedTest : public OpenerTest {
     return Internal("the outcome is no session");
   }
   uint64_t MustServe(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
-    const std::shared_ptr<Session> session = std::move(Open(arguments, peer)).value();
+    const std::shared_ptr<Session> session = Open(arguments, peer).value();
     EXPECT_OK(SessionTable::Attach(*session));
     return session->id;
   }

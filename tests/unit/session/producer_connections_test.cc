@@ -67,7 +67,7 @@ class ProducerConnectionsTest : public OpenerTest {
   const Peer peer_{.pid = ::getpid(), .uid = kOwner, .gid = 1};
   Refusals refusals_;
   ConnectionRoom room_;
-  const std::unique_ptr<EventLoop> loop_ = std::move(EventLoop::Create("sessions")).value();
+  const std::unique_ptr<EventLoop> loop_ = EventLoop::Create("sessions").value();
   ProducerConnections connections_{*loop_, refusals_, room_};
 };
 
