@@ -147,41 +147,37 @@ Status Feed::WaitForChange(const Deadline& deadline) {
   }
   const SteadyTime began = steady_clock::now();
   if (began - waited_until_ > kPauseOfCalls) waiting_since_ = began;
-  const uint64_t published_before = Nanoseconds(began);
-  pages.BeginWait(published_before);
-  Status result;
+  pages.BeginWait(Nanoseconds(began));
+  Status result = AwaitChange(deadline);
+  if (session_ == nullptr) return result;  // it was lost, and its pages with it
+  waited_until_ = steady_clock::now();
+  pages.EndWait(Nanoseconds(waited_until_) - Nanoseconds(began));
+  return result;
+}
+
+// The wait itself. The daemon knows of it.
+Status Feed::AwaitChange(const Deadline& deadline) {
+  SessionPages& pages = session_->pages();
+  const auto late = [](const char* why) { return Status(Code::kDeadlineExceeded, why); };
   for (bool first = true;; first = false) {
     const uint32_t seen = pages.WakeWord();
     // Before looking for a batch, so that batches published earlier are visible.
     const FeedState state = pages.state();
     if (state == FeedState::kEvicted && !pages.KnowsLimit()) {
-      if (deadline.Passed()) {
-        result =
-            Status(Code::kDeadlineExceeded, "no batch was ready in time: the daemon is evicting this feed");
-        break;
-      }
+      if (deadline.Passed()) return late("no batch was ready in time: the daemon is evicting this feed");
       pages.AwaitLimit(steady_clock::now() + deadline.AtMost(kSlice));
       continue;
     }
-    if (session_->HasNext() || (state != FeedState::kEvicted && session_->IsAheadOfGpu())) break;
+    if (session_->HasNext() || (state != FeedState::kEvicted && session_->IsAheadOfGpu())) return OkStatus();
     if (session_->decoded() != nullptr && pages.HasNext() &&
         state != FeedState::kEvicted) {  // it is being decoded
-      if (deadline.Passed()) {
-        result = Status(Code::kDeadlineExceeded, "no batch was ready in time: the GPU decodes its images");
-        break;
-      }
+      if (deadline.Passed()) return late("no batch was ready in time: the GPU decodes its images");
       session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
       warnings_.DecoderIsSlow(steady_clock::now() - waiting_since_, pages.held());
       continue;
     }
-    if (state == FeedState::kFailed || state == FeedState::kEvicted) {
-      result = final_error_ = pages.Failure();
-      break;
-    }
-    if (state == FeedState::kEnded) {
-      result = Status(Code::kOutOfRange, "the feed's last epoch has ended");
-      break;
-    }
+    if (state == FeedState::kFailed || state == FeedState::kEvicted) return final_error_ = pages.Failure();
+    if (state == FeedState::kEnded) return {Code::kOutOfRange, "the feed's last epoch has ended"};
     if (state == FeedState::kDraining) {
       // The daemon must not wait for held batches: a trainer may hold the last one until the next arrives.
       if (pages.held() > 0) session_->HangUp();
@@ -189,20 +185,16 @@ Status Feed::WaitForChange(const Deadline& deadline) {
       return OkStatus();
     }
     if (state != FeedState::kRunning) {
-      result = final_error_ = Internal("the daemon set the unknown state " +
-                                       std::to_string(static_cast<uint32_t>(state)) + " on this feed");
-      break;
+      return final_error_ = Internal("the daemon set the unknown state " +
+                                     std::to_string(static_cast<uint32_t>(state)) + " on this feed");
     }
     if ((!first || deadline.Passed()) && session_->HungUp()) {
-      if (pages.HasNext()) break;  // published between the check and the end
+      if (pages.HasNext()) return OkStatus();  // published between the check and the end
       LoseSession("the daemon is gone; everything it published was taken");
       return OkStatus();
     }
-    if (deadline.Passed()) {
-      result = Status(Code::kDeadlineExceeded,
-                      "no batch was ready in time; `pinfeed status` says what the feed waits for");
-      break;
-    }
+    if (deadline.Passed())
+      return late("no batch was ready in time; `pinfeed status` says what the feed waits for");
     pages.Sleep(seen, deadline.AtMost(kSlice));
     const nanoseconds waited = steady_clock::now() - waiting_since_;
     PassOnLog();
@@ -210,9 +202,6 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     if (!offer_.gathers_requests)
       warnings_.NoBatchComes(waited, opener_.address(), offer_.read_only ? pages.held() : 0);
   }
-  waited_until_ = steady_clock::now();
-  pages.EndWait(Nanoseconds(waited_until_) - published_before);
-  return result;
 }
 
 void Feed::CountCopied() {

@@ -95,6 +95,7 @@ class Feed {
   // Returns a batch, or null if none is published.
   Result<Batch*> TakeReady();
   Status WaitForChange(const Deadline& deadline);
+  Status AwaitChange(const Deadline& deadline);
   void Advance(const BatchDescriptor& batch);
 
   SessionOpener opener_;
