@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms  # noqa: E402
+from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms, seeded  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import worker_pool  # noqa: E402
@@ -22,10 +22,6 @@ from pinfeed._worker.seeding import global_states, set_global_states  # noqa: E4
 TorchLoader = torch.utils.data.DataLoader
 
 pytestmark = [pytest.mark.usefixtures("nothing_is_left", "feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-def seeded(seed=3):
-    return torch.Generator().manual_seed(seed)
 
 
 # ---- beside torch's -----------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import TOOL  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import Numbers, all_same, growing, randoms, record  # noqa: E402
+from loader_datasets import Numbers, all_same, growing, randoms, record, seeded  # noqa: E402
 from member_process import Member  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
@@ -54,10 +54,6 @@ class Counted:
         os.close(self.writer)
 
 
-
-
-def seeded(seed=3):
-    return torch.Generator().manual_seed(seed)
 
 
 def loader(dataset, members=2, **arguments):
