@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long because: it is one table of keys, with what each of them accepts.
 #include "server/config/config_keys.h"
 
 #include <arpa/inet.h>
