@@ -25,11 +25,8 @@ DType DTypeFromProto(v1::DType in) {
 }
 
 DatasetSpec DatasetFromProto(const v1::DatasetSpec& in) {
-  DatasetSpec out;
-  out.name = in.name();
-  out.path = in.path();
-  out.format = in.format();
-  out.options = ParametersFromProto(in);
+  DatasetSpec out{
+      .name = in.name(), .path = in.path(), .format = in.format(), .options = ParametersFromProto(in)};
   for (const char* const own : {"name", "path", "format", "produced"}) out.options.erase(own);
   if (!in.has_produced()) return out;
   const v1::ProducedDataset& produced = in.produced();
@@ -291,10 +288,9 @@ Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
   const DType dtype = DTypeFromProto(place.dtype());
   if (dtype == DType::kUnspecified)
     return InvalidArgument("tensor " + place.name() + ": dtype " + Unknown(place.dtype()));
-  TensorPlace out;
-  out.spec = TensorSpec{place.name(), dtype, {place.shape().begin(), place.shape().end()}};
-  out.offset = place.offset();
-  out.sample_bytes = place.sample_bytes();
+  TensorPlace out{.spec = TensorSpec{place.name(), dtype, {place.shape().begin(), place.shape().end()}},
+                  .offset = place.offset(),
+                  .sample_bytes = place.sample_bytes()};
   if (place.lengths() != 0) out.spec.lengths = place.lengths() - 1;
   if (place.extents() != 0) {
     out.spec.extents = place.extents() - 1;

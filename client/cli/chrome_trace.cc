@@ -66,10 +66,9 @@ void ChromeTrace::Add(const Json& response) {
   lost_ = std::max(lost_, UintField(response, "lost"));
   full_ = full_ || (response.contains("full") && response["full"] == true);
   for (const Json& message : ListField(response, "spans")) {
-    Span span;
-    span.kind = KindOf(message);
-    span.begin_ns = UintField(message, "begin_ns");
-    span.end_ns = UintField(message, "end_ns");
+    Span span{.kind = KindOf(message),
+              .begin_ns = UintField(message, "begin_ns"),
+              .end_ns = UintField(message, "end_ns")};
     if (span.kind == 0 || span.end_ns < span.begin_ns) continue;
     span.slot = static_cast<uint32_t>(UintField(message, "slot"));
     span.thread = static_cast<uint32_t>(UintField(message, "thread"));

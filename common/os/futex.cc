@@ -12,9 +12,7 @@ namespace pinfeed {
 
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
-  timespec relative{};
-  relative.tv_sec = seconds.count();
-  relative.tv_nsec = (timeout - seconds).count();
+  timespec relative{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
   // For every outcome (woken, EAGAIN, ETIMEDOUT, EINTR), the caller checks the word again.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0);
 }

@@ -49,11 +49,11 @@ struct ProducedDataset {
 };
 
 struct DatasetSpec {
-  std::string name;                         // the name of a configured dataset, or empty
-  std::string path;                         // absolute, or empty
-  std::string format;                       // empty: to be detected
-  ParameterMap options;                     // the given options of the format (server/dataset/format.h)
-  std::optional<ProducedDataset> produced;  // then the rest is empty
+  std::string name = {};                         // the name of a configured dataset, or empty
+  std::string path = {};                         // absolute, or empty
+  std::string format = {};                       // empty: to be detected
+  ParameterMap options = {};                     // the given options of the format (server/dataset/format.h)
+  std::optional<ProducedDataset> produced = {};  // then the rest is empty
   bool operator==(const DatasetSpec&) const = default;
 };
 
@@ -76,7 +76,7 @@ struct BatcherSpec {
 };
 
 struct FeedSpec {
-  DatasetSpec dataset;
+  DatasetSpec dataset = {};
   uint32_t batch_size = 0;
   Order order = Order::kSequential;
   uint64_t seed = 0;
@@ -84,27 +84,27 @@ struct FeedSpec {
   bool drop_last = false;
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  std::vector<TransformSpec> transforms;
+  std::vector<TransformSpec> transforms = {};
   ImageLayout image_layout = ImageLayout::kChw;
   OnBadSample on_bad_sample = OnBadSample::kFail;
   uint32_t slots = 0;  // 0: the daemon's default
   bool sample_ids = false;
-  bool valid = false;                         // adds the tensor "valid": whether each sample could be read
-  std::vector<std::string> masks;             // fields that follow the image's geometry
-  std::vector<std::string> fields_unchanged;  // fields of the image's size that do not
+  bool valid = false;                   // adds the tensor "valid": whether each sample could be read
+  std::vector<std::string> masks = {};  // fields that follow the image's geometry
+  std::vector<std::string> fields_unchanged = {};  // fields of the image's size that do not
   Sharing sharing = Sharing::kExclusive;
-  std::string group;
+  std::string group = {};
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
   bool ignore_exif_orientation = false;
-  std::vector<std::string> fields;  // the dataset's fields to read, in this order; empty: all
-  bool sample_path = false;         // adds the dataset's field "sample_path"
-  std::vector<PaddedField> pad;
+  std::vector<std::string> fields = {};  // the dataset's fields to read, in this order; empty: all
+  bool sample_path = false;              // adds the dataset's field "sample_path"
+  std::vector<PaddedField> pad = {};
   Decode decode = Decode::kCpu;
   uint32_t gpu_share = 0;  // of kAuto: what the GPU decodes, per mille of the samples; 0: not decided yet
   // Of a produced dataset: the most images of a batch that its producers hand over as files; 0: none.
   uint32_t encoded_images = 0;
-  std::optional<BatcherSpec> batcher;  // then the dataset is empty, and the group is the batcher's name
+  std::optional<BatcherSpec> batcher = {};  // then the dataset is empty, and the group is the batcher's name
   Resident resident = Resident::kOff;
   bool operator==(const FeedSpec&) const = default;
 };
@@ -123,7 +123,7 @@ inline constexpr uint64_t kMaxEpoch = INT64_MAX;
 
 // Where a feed starts or resumes.
 struct Cursor {
-  std::string fingerprint;  // empty: not checked
+  std::string fingerprint = {};  // empty: not checked
   uint64_t seed = 0;
   uint64_t epoch = 0;
   uint64_t position = 0;                      // samples of the epoch consumed by all ranks together

@@ -223,9 +223,8 @@ bool DecodedCache::Free(uint64_t bytes) {
 }
 
 DecodedCache::Counts DecodedCache::counts() const {
-  Counts counts;
-  counts.evictions = evictions_.load(std::memory_order_relaxed);
-  counts.made_ahead = made_ahead_.load(std::memory_order_relaxed);
+  Counts counts{.evictions = evictions_.load(std::memory_order_relaxed),
+                .made_ahead = made_ahead_.load(std::memory_order_relaxed)};
   for (const Shard& shard : shards_) {
     const MutexLock lock(shard.mutex);
     counts.hits += shard.hits;

@@ -12,17 +12,16 @@ Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
                             std::function<void(const Status&)> on_failure,
                             std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
   if (config.gpus == "off") return GpuSupport{nullptr, "host (gpus = off)"};
-  DeviceOptions options;
-  options.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes());
-  options.gpu_bytes = config.gpu_bytes.bytes;
-  options.gpu_share = config.gpu_bytes.share;
-  options.user_pinned_bytes = config.user_pinned_bytes.bytes;
-  options.user_pinned_share = config.user_pinned_bytes.share;
-  options.user_gpu_bytes = config.user_gpu_bytes.bytes;
-  options.user_gpu_share = config.user_gpu_bytes.share;
-  options.threads = UsableCpus(AffinityCpus());
-  options.on_failure = std::move(on_failure);
-  options.on_progress = std::move(on_progress);
+  const DeviceOptions options{.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes()),
+                              .gpu_bytes = config.gpu_bytes.bytes,
+                              .gpu_share = config.gpu_bytes.share,
+                              .user_pinned_bytes = config.user_pinned_bytes.bytes,
+                              .user_pinned_share = config.user_pinned_bytes.share,
+                              .user_gpu_bytes = config.user_gpu_bytes.bytes,
+                              .user_gpu_share = config.user_gpu_bytes.share,
+                              .threads = UsableCpus(AffinityCpus()),
+                              .on_failure = std::move(on_failure),
+                              .on_progress = std::move(on_progress)};
   Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
   if (devices.ok()) return GpuSupport{*std::move(devices), "cuda"};
   const Status reason = devices.status();

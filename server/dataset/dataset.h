@@ -42,14 +42,14 @@ inline Field SamplePathField(size_t longest_path) {
 }
 
 struct DatasetInfo {
-  std::string format;         // "image_folder", "npy", ...
-  std::string path;           // as the user named it
-  uint64_t samples = 0;       // >= 1
-  std::string fingerprint;    // 16 hex digits; changes when order-relevant facts change (names, sizes, count;
-                              // not contents)
-  std::vector<Field> fields;  // in output order
-  std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
-  bool remote = false;               // whether its storage is remote, see Location::remote
+  std::string format;              // "image_folder", "npy", ...
+  std::string path;                // as the user named it
+  uint64_t samples = 0;            // >= 1
+  std::string fingerprint = {};    // 16 hex digits; changes when order-relevant facts change (names, sizes,
+                                   // count; not contents)
+  std::vector<Field> fields = {};  // in output order
+  std::vector<std::string> classes = {};  // class names by label, raw bytes; empty if there are none
+  bool remote = false;                    // whether its storage is remote, see Location::remote
   // Data of the dataset that is in no field, such as a column of a table: its name, and why it is left out.
   std::vector<std::pair<std::string, std::string>> left_out = {};
 };

@@ -157,15 +157,13 @@ bool BatchFill::Conclude() {
     result.status = production_;
   }
   if (planned_ns_ != 0 && context_.recorder.On()) {
-    TraceSpan span;
-    span.kind = SpanKind::kFill;
-    span.slot = slot_;
-    span.samples = plan_.samples;
-    span.epoch = plan_.epoch;
-    span.batch = plan_.batch_index;
-    span.begin_ns = planned_ns_;
-    span.end_ns = TraceClockNs();
-    context_.recorder.Record(span);
+    context_.recorder.Record({.kind = SpanKind::kFill,
+                              .slot = slot_,
+                              .samples = plan_.samples,
+                              .epoch = plan_.epoch,
+                              .batch = plan_.batch_index,
+                              .begin_ns = planned_ns_,
+                              .end_ns = TraceClockNs()});
   }
   result.samples = delivered_samples_;
   result.bad_samples =

@@ -247,9 +247,7 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
     const SampleKey key{ids[i], request.plan().epoch};
     scratch.Begin(key.id);
     if (cache_fill_ != nullptr) cache_fill_->Begin(request.plan(), i, *request.share());
-    SampleTimes times;
-    times.spans = spans ? &*spans : nullptr;
-    times.fetched = !fetched.empty();
+    SampleTimes times{.spans = spans ? &*spans : nullptr, .fetched = !fetched.empty()};
     PF_CHECK(!times.fetched || fetched[i - begin] != nullptr, "a sample that is wanted was so before");
     const Dataset& source = times.fetched ? *fetched[i - begin] : loader_->dataset();
     Status status = loader_->LoadFrom(source, key, places, scratch, times);

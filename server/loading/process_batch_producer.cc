@@ -19,10 +19,7 @@ constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
 }  // namespace
 
 DatasetInfo InfoOf(const ProducedDataset& dataset) {
-  DatasetInfo info;
-  info.format = "produced";
-  info.path = dataset.name;
-  info.samples = dataset.samples;
+  DatasetInfo info{.format = "produced", .path = dataset.name, .samples = dataset.samples};
   Fingerprint fingerprint;
   fingerprint.Add(dataset.samples).Add(dataset.fingerprint);
   for (const TensorSpec& field : dataset.fields) {

@@ -20,10 +20,7 @@ constexpr char kArrayField[] = "input";
 constexpr uint64_t kRequests = uint64_t{1} << 53;
 
 DatasetInfo RequestInfo(const FeedSpec& spec) {
-  DatasetInfo info;
-  info.format = "batcher";
-  info.path = spec.group;
-  info.samples = kRequests;
+  DatasetInfo info{.format = "batcher", .path = spec.group, .samples = kRequests};
   if (spec.batcher->array) {
     info.fields.push_back({*spec.batcher->array});
     info.fields.back().spec.name = kArrayField;
@@ -131,10 +128,7 @@ RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
           std::move(now))) {}
 
 ProducerTimes RequestBatchProducer::times() const {
-  ProducerTimes times;
-  times.decode_ns = decode_ns_.load(std::memory_order_relaxed);
-  times.loading_ns = loading_.Ns();
-  return times;
+  return {.decode_ns = decode_ns_.load(std::memory_order_relaxed), .loading_ns = loading_.Ns()};
 }
 
 Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_t begin, uint32_t end,

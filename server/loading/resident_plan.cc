@@ -25,20 +25,18 @@ std::vector<TransformSpec> GeometryOf(const std::vector<TransformSpec>& transfor
 
 // What does not change what is loaded has its default, so that equal specs are equal loads.
 FeedSpec LoadSpec(const FeedSpec& spec, uint64_t samples) {
-  FeedSpec load;
-  load.dataset = spec.dataset;
-  load.batch_size = static_cast<uint32_t>(samples);
-  load.epochs = 1;
-  load.image_layout = ImageLayout::kHwc;
-  load.on_bad_sample = OnBadSample::kZero;
-  load.sample_ids = spec.sample_ids;
-  load.valid = spec.valid;
-  load.fields_unchanged = spec.fields_unchanged;
-  load.ignore_exif_orientation = spec.ignore_exif_orientation;
-  load.fields = spec.fields;
-  load.sample_path = spec.sample_path;
-  load.pad = spec.pad;
-  return load;
+  return {.dataset = spec.dataset,
+          .batch_size = static_cast<uint32_t>(samples),
+          .epochs = 1,
+          .image_layout = ImageLayout::kHwc,
+          .on_bad_sample = OnBadSample::kZero,
+          .sample_ids = spec.sample_ids,
+          .valid = spec.valid,
+          .fields_unchanged = spec.fields_unchanged,
+          .ignore_exif_orientation = spec.ignore_exif_orientation,
+          .fields = spec.fields,
+          .sample_path = spec.sample_path,
+          .pad = spec.pad};
 }
 
 Status CheckShapes(const FeedSpec& spec, const DatasetInfo& info) {

@@ -114,10 +114,8 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
 
 BatchPlan Sampler::Plan(uint64_t epoch, uint64_t batch_index) const {
   PF_CHECK(batch_index < batches_per_epoch_, "no such batch in the epoch");
-  BatchPlan plan;
-  plan.epoch = epoch;
-  plan.batch_index = batch_index;
-  plan.last_of_epoch = batch_index + 1 == batches_per_epoch_;
+  BatchPlan plan{
+      .epoch = epoch, .batch_index = batch_index, .last_of_epoch = batch_index + 1 == batches_per_epoch_};
   const uint64_t begin = batch_index * global_batch_;
   const uint64_t in_batch = std::min(global_batch_, samples_ - begin);
   plan.next_position = begin + in_batch;

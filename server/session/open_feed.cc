@@ -395,10 +395,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
 
 Cursor StartCursor(const Session& session) {
   const Feed& feed = *session.feed;
-  Cursor cursor;
-  cursor.fingerprint = feed.dataset().fingerprint;
-  cursor.seed = feed.spec().seed;
-  cursor.order = feed.spec().order;
+  Cursor cursor{
+      .fingerprint = feed.dataset().fingerprint, .seed = feed.spec().seed, .order = feed.spec().order};
   const Sampler::Start start = session.start ? *session.start : feed.Upcoming();  // joins a running group
   cursor.epoch = start.epoch;
   cursor.position = start.batch_index * feed.sampler().global_batch();

@@ -40,16 +40,14 @@ void FeedTrace::FinishSlots() {
 void FeedTrace::EndLending(uint32_t slot, uint64_t now_ns, bool open) {
   Lending& lending = lendings_[slot];
   if (lending.since_ns == 0) return;
-  TraceSpan span;
-  span.kind = SpanKind::kLent;
-  span.open = open;
-  span.slot = slot;
-  span.samples = lending.samples;
-  span.epoch = lending.epoch;
-  span.batch = lending.batch;
-  span.begin_ns = lending.since_ns;
-  span.end_ns = now_ns;
-  recorder_.Record(span);
+  recorder_.Record({.kind = SpanKind::kLent,
+                    .open = open,
+                    .slot = slot,
+                    .samples = lending.samples,
+                    .epoch = lending.epoch,
+                    .batch = lending.batch,
+                    .begin_ns = lending.since_ns,
+                    .end_ns = now_ns});
   lending = {};
 }
 
@@ -69,15 +67,14 @@ void FeedTrace::Publishing(ClientTrace& client, const ControlPages& pages, const
   if (client.activity_ == ClientTrace::Activity::kWait && client.woken_ns_ == 0) client.woken_ns_ = now_ns;
   const uint64_t sequence = pages.published();
   client.published_[sequence % kMaxSlots] = {sequence, batch.epoch, batch.batch_index, batch.samples};
-  TraceSpan span;
-  span.kind = SpanKind::kPublish;
-  span.session = pages.session();
-  span.slot = batch.slot;
-  span.samples = batch.samples;
-  span.epoch = batch.epoch;
-  span.batch = batch.batch_index;
-  span.begin_ns = span.end_ns = now_ns;
-  recorder_.Record(span);
+  recorder_.Record({.kind = SpanKind::kPublish,
+                    .slot = batch.slot,
+                    .samples = batch.samples,
+                    .session = pages.session(),
+                    .epoch = batch.epoch,
+                    .batch = batch.batch_index,
+                    .begin_ns = now_ns,
+                    .end_ns = now_ns});
 }
 
 void FeedTrace::Observe(ClientTrace& client, const ControlPages& pages) {
@@ -129,10 +126,9 @@ void FeedTrace::SwitchActivity(ClientTrace& client, const ControlPages& pages, C
   const bool known = batch.sequence == sequence && sequence != UINT64_MAX;
   if (at_ns > client.since_ns_ &&
       (client.activity_ == Activity::kWait || (client.activity_ == Activity::kStep && known))) {
-    TraceSpan span;
-    span.kind = client.activity_ == Activity::kWait ? SpanKind::kWait : SpanKind::kStep;
-    span.open = open;
-    span.session = pages.session();
+    TraceSpan span{.kind = client.activity_ == Activity::kWait ? SpanKind::kWait : SpanKind::kStep,
+                   .open = open,
+                   .session = pages.session()};
     if (known) {
       span.epoch = batch.epoch;
       span.batch = batch.batch;

@@ -17,16 +17,15 @@ std::optional<ImagePlan> PlanForGpu(const GeometryPlan& plan, ImageSize size) {
   const GeometryStep& first = plan.steps.front();
   const Box& crop = first.crop;
   if (plan.steps.size() > 2 || !LiesWithin(crop, size.width, size.height)) return std::nullopt;
-  ImagePlan out{};
-  out.kind = static_cast<uint32_t>(ImagePlanKind::kJpeg);
-  out.width = size.width;
-  out.height = size.height;
-  out.crop_x = crop.x;
-  out.crop_y = crop.y;
-  out.crop_width = crop.width;
-  out.crop_height = crop.height;
-  out.resized_width = first.width;
-  out.resized_height = first.height;
+  ImagePlan out{.kind = static_cast<uint32_t>(ImagePlanKind::kJpeg),
+                .width = size.width,
+                .height = size.height,
+                .crop_x = crop.x,
+                .crop_y = crop.y,
+                .crop_width = crop.width,
+                .crop_height = crop.height,
+                .resized_width = first.width,
+                .resized_height = first.height};
   bool grayscale = first.grayscale;
   if (plan.steps.size() == 2) {
     const GeometryStep& second = plan.steps.back();

@@ -78,9 +78,7 @@ int Latency(pinfeed::Feed& feed, uint64_t batches) {
 }
 
 int Run(const std::vector<std::string>& arguments) {
-  pinfeed::FeedOptions options;
-  options.address = arguments[0];
-  options.client_name = "client_rate";
+  const pinfeed::FeedOptions options{.address = arguments[0], .client_name = "client_rate"};
   pinfeed::Feed feed(arguments[1], options);
   for (int left = std::stoi(arguments[3]); left > 0; --left) {
     if (!feed.Next()) break;

@@ -42,9 +42,7 @@ class ClientGpuTest : public ::testing::Test {
   }
 
   Feed Open(const std::string& more, int device = 0) const {
-    FeedOptions options;
-    options.address = (dir_ / "pinfeed.sock").string();
-    options.device = device;
+    const FeedOptions options{.address = (dir_ / "pinfeed.sock").string(), .device = device};
     return Feed(R"({"dataset": {"path": ")" + dir_.path().string() + R"("}, "batch_size": 4)" + more + "}",
                 options);
   }

@@ -89,9 +89,7 @@ pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier) {
     if (copier == nullptr) return InvalidArgument("copier is NULL; give the address of a pf_copier*");
     *copier = nullptr;
     ASSIGN_OR_RETURN(const pf_copier_options read, ReadOptions(options));
-    DeviceCopier::Options wanted;
-    wanted.threads = read.threads;
-    wanted.ring_bytes = read.ring_bytes;
+    const DeviceCopier::Options wanted{.threads = read.threads, .ring_bytes = read.ring_bytes};
     // A child must not inherit the loader's locks from a thread that it lacks.
     const NoForkScope no_fork(std::chrono::steady_clock::time_point::max());
     RETURN_IF_ERROR(no_fork.status());

@@ -67,16 +67,15 @@ class ImageFolder final : public Dataset {
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
                                                        std::string user_path, IndexStore* store) {
   ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base, store));
-  DatasetInfo info;
-  info.format = "image_folder";
-  info.path = std::move(user_path);
-  info.samples = index.samples();
-  info.fingerprint = index.FingerprintHex();
-  info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
-                 {{"label", DType::kInt64, {}}, FieldKind::kTensor},
-                 SamplePathField(index.longest_path())};
-  info.classes = index.classes();
-  info.remote = base->remote();
+  DatasetInfo info{.format = "image_folder",
+                   .path = std::move(user_path),
+                   .samples = index.samples(),
+                   .fingerprint = index.FingerprintHex(),
+                   .fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
+                              {{"label", DType::kInt64, {}}, FieldKind::kTensor},
+                              SamplePathField(index.longest_path())},
+                   .classes = index.classes(),
+                   .remote = base->remote()};
   return std::shared_ptr<const Dataset>(
       std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
 }

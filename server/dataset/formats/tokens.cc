@@ -232,10 +232,9 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
                            " tokens, but one sample of sequence_length " + std::to_string(length) +
                            " needs " + std::to_string(length + 1));
   }
-  DatasetInfo info;
-  info.format = "tokens";
-  info.path = std::move(user_path);
-  info.samples = (stream.tokens - (length + 1)) / stride + 1;
+  DatasetInfo info{.format = "tokens",
+                   .path = std::move(user_path),
+                   .samples = (stream.tokens - (length + 1)) / stride + 1};
   const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
   info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},
                  {{"y", DType::kInt64, shape}, FieldKind::kTensor}};
@@ -285,9 +284,8 @@ class TokensDatasetFormat final : public DatasetFormat {
                                               ParameterReader& options,
                                               IndexStore* /*store*/) const override {
     if (contents.is_directory) return TokensInDirectory(contents);
-    TokenOptions tokens;
-    tokens.sequence_length = static_cast<uint64_t>(options.Number("sequence_length", 0));
-    tokens.stride = static_cast<uint64_t>(options.Number("stride", 0));
+    TokenOptions tokens{.sequence_length = static_cast<uint64_t>(options.Number("sequence_length", 0)),
+                        .stride = static_cast<uint64_t>(options.Number("stride", 0))};
     if (const Result<DType> dtype = DTypeFromName(options.Word("token_dtype", "")); dtype.ok())
       tokens.dtype = *dtype;
     return OpenTokens(*location, user_path, tokens);

@@ -9,9 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(FeedUsesTest, AFeedThatStandsUsesItsSamplesLater) {
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kSequential};
   FeedUses feed(spec, 100000);
   const auto begin = FeedUses::Clock::time_point();
   feed.At({0, 0}, begin);
@@ -21,9 +19,7 @@ TEST(FeedUsesTest, AFeedThatStandsUsesItsSamplesLater) {
 }
 
 TEST(FeedUsesTest, APauseDoesNotCountForLong) {
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kSequential};
   FeedUses feed(spec, 100000);
   auto now = FeedUses::Clock::time_point();
   feed.At({0, 0}, now);

@@ -28,11 +28,8 @@ FileVersion File(uint64_t number) {
 class DecodedCacheTest : public ::testing::Test {
  protected:
   DecodedCache::Options Options(uint64_t images, uint64_t user_images = UINT32_MAX) {
-    DecodedCache::Options options;
-    options.capacity_bytes = images * kImageBytes;
-    options.user_bytes = user_images * kImageBytes;
-    options.ledger = &ledger_;
-    return options;
+    return {
+        .capacity_bytes = images * kImageBytes, .user_bytes = user_images * kImageBytes, .ledger = &ledger_};
   }
   // Whether it is kept. The pixels tell the number of the image.
   static bool Put(DecodedCache& cache, uint64_t number, const DecodedCache::Use& use,
@@ -142,9 +139,7 @@ TEST_F(DecodedCacheTest, OneUserCannotTakeTheCacheFromAnother) {
 
 TEST_F(DecodedCacheTest, AUserAtTheirLimitEvictsOnlyTheirOwn) {
   DecodedCache cache(Options(100, 50));
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kSequential};
   const auto uses = cache.UsesOf("a");
   const auto feed = std::make_shared<FeedUses>(spec, 1000);
   uses->Add(feed);
@@ -160,9 +155,7 @@ TEST_F(DecodedCacheTest, AUserAtTheirLimitEvictsOnlyTheirOwn) {
 
 TEST_F(DecodedCacheTest, WhatIsUsedLaterThanAllElseIsNotKept) {
   DecodedCache cache(Options(10));
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kSequential};
   const auto uses = cache.UsesOf("a");
   const auto feed = std::make_shared<FeedUses>(spec, 1000);
   uses->Add(feed);
@@ -219,9 +212,7 @@ TEST_F(DecodedCacheTest, WhereTheHostLacksMemoryOthersGiveWay) {
   available = 0;
   EXPECT_FALSE(Put(cache, kept, use, head_)) << "none of them is used later";
   EXPECT_EQ(cache.counts().entries, kept);
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kSequential};
   const auto known = cache.UsesOf("other");
   known->Add(std::make_shared<FeedUses>(spec, 1000));
   EXPECT_FALSE(Put(cache, kept, {known, 1, kAlice}, head_)) << "what gave way is not enough";
@@ -388,9 +379,7 @@ TEST_F(DecodedCacheTest, JobsOfOneEpochFindAPartOfTheDataset) {
 
 TEST_F(DecodedCacheTest, ThreadsFindOnlyTheImageOfTheirFile) {
   DecodedCache cache(Options(64));
-  FeedSpec spec;
-  spec.batch_size = 1;
-  spec.order = Order::kShuffle;
+  const FeedSpec spec{.batch_size = 1, .order = Order::kShuffle};
   const auto uses = cache.UsesOf("set");
   std::atomic<uint64_t> wrong{0};
   std::vector<std::thread> threads;

@@ -205,11 +205,10 @@ TEST_F(SameBytesTest, WithAndWithoutTheCacheByAnyTransforms) {
   int used = 0;
   uint64_t kept = 0;
   for (int i = 0; i < 36; ++i) {
-    FeedSpec spec;
-    spec.batch_size = 4;
-    spec.seed = static_cast<uint64_t>(i);
-    spec.transforms = chains.Next();
-    spec.ignore_exif_orientation = i % 5 == 0;
+    const FeedSpec spec{.batch_size = 4,
+                        .seed = static_cast<uint64_t>(i),
+                        .transforms = chains.Next(),
+                        .ignore_exif_orientation = i % 5 == 0};
     SCOPED_TRACE(std::to_string(i) + ": " + NamesOf(spec.transforms));
     const PixelOpsAt at = i % 2 == 0 ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
     const auto plain = SampleLoader::Create(dataset, spec, at);
@@ -288,9 +287,7 @@ TEST_F(SameBytesTest, FeedsShareWhatTheirFirstTransformsHaveInCommon) {
 
 TEST_F(SameBytesTest, AChangedOrRemovedFileIsReadAgain) {
   DecodedCache cache(Options(256 * kSmallCache));
-  FeedSpec spec;
-  spec.batch_size = 4;
-  spec.transforms = {Resize{32, 32}};
+  const FeedSpec spec{.batch_size = 4, .transforms = {Resize{32, 32}}};
   const std::shared_ptr<const Dataset> dataset = Open();
   const auto plain = SampleLoader::Create(dataset, spec).value();
   const auto cached = SampleLoader::Create(dataset, spec, PixelOpsAt::kWorker, {&cache, 1000}).value();
@@ -322,9 +319,7 @@ TEST_F(SameBytesTest, AChangedOrRemovedFileIsReadAgain) {
 
 TEST_F(SameBytesTest, BadSamplesAreNotKept) {
   DecodedCache cache(Options(256 * kSmallCache));
-  FeedSpec spec;
-  spec.batch_size = 4;
-  spec.transforms = {Resize{32, 32}};
+  const FeedSpec spec{.batch_size = 4, .transforms = {Resize{32, 32}}};
   const std::shared_ptr<const Dataset> dataset = Open();
   const auto cached = SampleLoader::Create(dataset, spec, PixelOpsAt::kWorker, {&cache, 1000}).value();
   SampleScratch scratch;
@@ -340,9 +335,7 @@ TEST_F(SameBytesTest, BadSamplesAreNotKept) {
 TEST_F(SameBytesTest, OnManyThreadsWithEvictions) {
   const std::shared_ptr<const Dataset> dataset = Open();
   DecodedCache cache(Options(kSmallCache));
-  FeedSpec spec;
-  spec.batch_size = 4;
-  spec.transforms = {RandomResizedCrop{24, 24}};
+  const FeedSpec spec{.batch_size = 4, .transforms = {RandomResizedCrop{24, 24}}};
   const auto plain = SampleLoader::Create(dataset, spec).value();
   const auto cached = SampleLoader::Create(dataset, spec, PixelOpsAt::kWorker, {&cache, 1000}).value();
   std::vector<Outcome> expected;

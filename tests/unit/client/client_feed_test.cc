@@ -20,10 +20,7 @@ using std::chrono::milliseconds;
 class ClientFeedTest : public ::testing::Test {
  protected:
   FeedOptions Options() const {
-    FeedOptions options;
-    options.address = (dir_ / "feed.sock").string();
-    options.reconnect_timeout = milliseconds(20'000);
-    return options;
+    return {.address = (dir_ / "feed.sock").string(), .reconnect_timeout = milliseconds(20'000)};
   }
   std::unique_ptr<FakeDaemon> Daemon(FakeDaemon::Script script = {}) const {
     return std::make_unique<FakeDaemon>(dir_.path(), std::move(script));

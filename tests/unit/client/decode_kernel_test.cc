@@ -126,13 +126,12 @@ TEST_F(DecodeKernelTest, EnginesWriteAllThatThePlanReads) {
   for (int32_t x = 0; x < kWidth; x += 7) {
     for (int32_t y = 0; y < kHeight; y += 5) {
       for (const int32_t side : {1, 2, 16, kHeight - y}) {
-        ImagePlan plan;
-        plan.width = kWidth;
-        plan.height = kHeight;
-        plan.crop_x = x;
-        plan.crop_y = y;
-        plan.crop_width = std::min(side, kWidth - x);
-        plan.crop_height = std::min(side, kHeight - y);
+        const ImagePlan plan{.width = kWidth,
+                             .height = kHeight,
+                             .crop_x = x,
+                             .crop_y = y,
+                             .crop_width = std::min(side, kWidth - x),
+                             .crop_height = std::min(side, kHeight - y)};
         const ImageRegion region = EngineRegion(plan);
         if (x + plan.crop_width == kWidth || y + plan.crop_height == kHeight) {
           EXPECT_EQ((std::array{region.x, region.y, region.width, region.height}),

@@ -27,10 +27,7 @@ using ::testing::Pair;
 class ManifestTest : public ::testing::Test {
  protected:
   Result<std::shared_ptr<const Dataset>> Open(const std::string& path, ParameterMap options = {}) {
-    DatasetSpec spec;
-    spec.path = "memory:/" + path;
-    spec.options = std::move(options);
-    return OpenDataset(storage_.At(path), spec);
+    return OpenDataset(storage_.At(path), {.path = "memory:/" + path, .options = std::move(options)});
   }
   Result<std::shared_ptr<const Dataset>> OpenText(const std::string& name, const std::string& text,
                                                   ParameterMap options = {}) {

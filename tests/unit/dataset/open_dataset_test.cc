@@ -27,9 +27,7 @@ class OpenDatasetTest : public ::testing::Test {
   }
   Result<std::shared_ptr<const Dataset>> Open(std::string_view below, std::string format = "",
                                               uint32_t length = 0, uint32_t stride = 0) const {
-    DatasetSpec spec;
-    spec.path = Path(below);
-    spec.format = std::move(format);
+    DatasetSpec spec{.path = Path(below), .format = std::move(format)};
     if (length != 0) spec.options["sequence_length"] = Number(length);
     if (stride != 0) spec.options["stride"] = Number(stride);
     return Open(spec);

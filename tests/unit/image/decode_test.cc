@@ -25,9 +25,7 @@ void ExpectRegionsAsWhole(const std::vector<std::byte>& file, uint32_t seed, int
     return static_cast<int32_t>(random() % static_cast<uint32_t>(count));
   };
   for (int i = 0; i < regions; ++i) {
-    Box box;
-    box.x = below(whole.width);
-    box.y = below(whole.height);
+    Box box{.x = below(whole.width), .y = below(whole.height)};
     box.width = 1 + below(whole.width - box.x);
     box.height = 1 + below(whole.height - box.y);
     ASSERT_OK(other.Open(file));

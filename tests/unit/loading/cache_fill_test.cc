@@ -100,10 +100,7 @@ class CacheFillTest : public ::testing::Test {
   // Of a cache for so many images.
   void Make(uint64_t samples, uint64_t images, Order order = Order::kShuffle, uint64_t epochs = 0) {
     dataset_ = std::make_shared<PictureDataset>(samples);
-    DecodedCache::Options options;
-    options.capacity_bytes = images * kImageBytes;
-    options.ledger = &ledger_;
-    cache_.emplace(options);
+    cache_.emplace(DecodedCache::Options{.capacity_bytes = images * kImageBytes, .ledger = &ledger_});
     spec_.batch_size = kBatch;
     spec_.order = order;
     spec_.seed = 3;
@@ -288,11 +285,8 @@ TEST_F(CacheFillTest, AUserKeepsToTheirShare) {
   Make(200, 1000);
   fill_.reset();
   loader_.reset();
-  DecodedCache::Options options;
-  options.capacity_bytes = 1000 * kImageBytes;
-  options.user_bytes = 50 * kImageBytes;
-  options.ledger = &ledger_;
-  cache_.emplace(options);
+  cache_.emplace(DecodedCache::Options{
+      .capacity_bytes = 1000 * kImageBytes, .user_bytes = 50 * kImageBytes, .ledger = &ledger_});
   loader_ = SampleLoader::Create(dataset_, spec_, PixelOpsAt::kWorker, {&*cache_, kUser}).value();
   fill_ = std::make_shared<CacheFill>(loader_, *sampler_, spec_, workers_, readers_);
   workers_.Start();

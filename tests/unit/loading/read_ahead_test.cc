@@ -56,11 +56,7 @@ class ReadAheadTest : public ::testing::Test {
 
   void Make(std::shared_ptr<AskedDataset> dataset, Order order, uint64_t epochs) {
     dataset_ = std::move(dataset);
-    FeedSpec spec;
-    spec.batch_size = kBatch;
-    spec.order = order;
-    spec.seed = 3;
-    spec.epochs = epochs;
+    const FeedSpec spec{.batch_size = kBatch, .order = order, .seed = 3, .epochs = epochs};
     sampler_.emplace(Sampler::Create(spec, dataset_->info().samples).value());
     std::shared_ptr<const SampleLoader> loader = SampleLoader::Create(dataset_, spec).value();
     ahead_ = std::make_shared<ReadAhead>(std::move(loader), *sampler_, epochs, readers_);

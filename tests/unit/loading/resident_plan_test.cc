@@ -24,11 +24,7 @@ Field Chw() {
 }
 
 FeedSpec SpecOf(std::vector<TransformSpec> transforms) {
-  FeedSpec spec;
-  spec.batch_size = 8;
-  spec.seed = 5;
-  spec.transforms = std::move(transforms);
-  return spec;
+  return {.batch_size = 8, .seed = 5, .transforms = std::move(transforms)};
 }
 
 std::string WhyNot(const FeedSpec& spec, const Dataset& dataset) {

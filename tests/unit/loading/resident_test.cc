@@ -69,12 +69,7 @@ class Batches final : public BatchFill::Owner {
 };
 
 FeedSpec Shuffled(uint32_t batch_size, OnBadSample on_bad_sample = OnBadSample::kFail) {
-  FeedSpec spec;
-  spec.batch_size = batch_size;
-  spec.order = Order::kShuffle;
-  spec.seed = 3;
-  spec.on_bad_sample = on_bad_sample;
-  return spec;
+  return {.batch_size = batch_size, .order = Order::kShuffle, .seed = 3, .on_bad_sample = on_bad_sample};
 }
 
 void AwaitLoaded(const ResidentData& data) {

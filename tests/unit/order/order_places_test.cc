@@ -41,9 +41,7 @@ TEST(OrderPlacesTest, AreThoseOfTheSampler) {
 }
 
 TEST(OrderPlacesTest, EndWithTheLastPossibleEpoch) {
-  FeedSpec spec;
-  spec.batch_size = 4;
-  spec.order = Order::kSequential;
+  const FeedSpec spec{.batch_size = 4, .order = Order::kSequential};
   const Sampler sampler = Sampler::Create(spec, 6).value();
   OrderPlaces places(sampler, spec);
   const uint64_t last = places.Of(sampler.Plan(kMaxEpoch, 1), 1);

@@ -133,10 +133,7 @@ TEST(SamplerTest, ResumeIsTheInverseOfPlan) {
   const auto sampler = Sampler::Create(Spec(8, 1, 2, false), 100);
   for (uint64_t b = 0; b < sampler->batches_per_epoch(); ++b) {
     const BatchPlan plan = sampler->Plan(4, b);
-    Cursor cursor;
-    cursor.seed = 17;
-    cursor.epoch = 4;
-    cursor.position = plan.next_position;
+    const Cursor cursor{.seed = 17, .epoch = 4, .position = plan.next_position};
     const auto start = sampler->Resume(cursor);
     ASSERT_TRUE(start.ok()) << start.status().ToString();
     EXPECT_EQ(start->epoch, plan.last_of_epoch ? 5U : 4U);
@@ -147,17 +144,13 @@ TEST(SamplerTest, ResumeIsTheInverseOfPlan) {
 TEST(SamplerTest, ResumeWithAnotherWorldSizeOfTheSameGlobalBatchGoesOnExactly) {
   const auto before = Sampler::Create(Spec(6, 0, 4, true), 1000);
   const auto after = Sampler::Create(Spec(12, 0, 2, true), 1000);
-  Cursor cursor;
-  cursor.seed = 17;
-  cursor.position = before->Plan(0, 6).next_position;
+  const Cursor cursor{.seed = 17, .position = before->Plan(0, 6).next_position};
   EXPECT_EQ(after->Resume(cursor)->batch_index, 7U);
 }
 
 TEST(SamplerTest, ResumeRefusesWhatIsNoBatchBorder) {
   const auto sampler = Sampler::Create(Spec(8, 0, 2, false), 100);
-  Cursor cursor;
-  cursor.seed = 17;
-  cursor.position = 8;
+  Cursor cursor{.seed = 17, .position = 8};
   EXPECT_THAT(sampler->Resume(cursor), StatusIs(Code::kInvalidArgument, HasSubstr("position 8")));
   cursor.position = 112;
   EXPECT_THAT(sampler->Resume(cursor), StatusIs(Code::kOk));  // the end of the epoch, were it whole
@@ -186,9 +179,7 @@ TEST(SamplerTest, ResumeNeverWrapsToTheFirstEpoch) {
 TEST(SamplerTest, ResumeRefusesThePositionOfAnotherOrder) {
   const auto shuffled = Sampler::Create(Spec(8, 0, 2, false), 100);
   const auto sequential = Sampler::Create(Spec(8, 0, 2, false, Order::kSequential), 100);
-  Cursor cursor;
-  cursor.seed = 17;
-  cursor.order = Order::kShuffle;
+  Cursor cursor{.seed = 17, .order = Order::kShuffle};
   EXPECT_THAT(shuffled->Resume(cursor), StatusIs(Code::kOk));
   EXPECT_THAT(sequential->Resume(cursor),
               StatusIs(Code::kInvalidArgument, HasSubstr("of a shuffled feed, this one is sequential")));

@@ -13,9 +13,7 @@ constexpr uid_t kAnna = 1000;
 constexpr uid_t kBert = 1001;
 
 TraceSpan SpanNow(uint64_t batch = 0) {
-  TraceSpan span;
-  span.kind = SpanKind::kFill;
-  span.batch = batch;
+  TraceSpan span{.kind = SpanKind::kFill, .batch = batch};
   span.begin_ns = span.end_ns = TraceClockNs();
   return span;
 }

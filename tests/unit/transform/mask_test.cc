@@ -44,12 +44,10 @@ std::shared_ptr<const Dataset> Samples(std::vector<Field> others, uint64_t sampl
 
 FeedSpec SpecOf(std::vector<TransformSpec> transforms, std::vector<std::string> masks = {},
                 std::vector<std::string> unchanged = {}) {
-  FeedSpec spec;
-  spec.seed = 11;
-  spec.transforms = std::move(transforms);
-  spec.masks = std::move(masks);
-  spec.fields_unchanged = std::move(unchanged);
-  return spec;
+  return {.seed = 11,
+          .transforms = std::move(transforms),
+          .masks = std::move(masks),
+          .fields_unchanged = std::move(unchanged)};
 }
 
 std::vector<std::vector<std::byte>> LoadOne(const SampleLoader& loader, const SampleKey& key,

@@ -61,10 +61,7 @@ struct Gpu {
 };
 
 std::unique_ptr<DeviceCopier> Copier(uint32_t threads, uint64_t ring_bytes) {
-  DeviceCopier::Options options;
-  options.threads = threads;
-  options.ring_bytes = ring_bytes;
-  return *MakeDeviceCopier(0, options);
+  return *MakeDeviceCopier(0, {.threads = threads, .ring_bytes = ring_bytes});
 }
 
 TEST(DeviceCopierTest, MuchPassesThroughASmallRing) {
