@@ -10,8 +10,6 @@
 namespace pinfeed {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST(ConfigMistakesTest, AMistakeIsToldWithWhatTheKeyTakes) {
   TempDir directory;
   for (const auto& [text, told] : std::vector<std::pair<std::string, std::string>>{
