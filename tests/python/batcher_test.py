@@ -690,3 +690,70 @@ def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):
         client.submit(jpeg(9))
         assert take(batcher).request_ids.tolist() == [1]
     assert "empty" not in caplog.text
+
+
+def test_a_handler_cannot_answer_within_an_answer(serve, monkeypatch):
+    """The answers of both batches would lie in the same memory."""
+    batcher = serve("nested", model=False, max_batch=1)
+    with pinfeed.BatcherClient("nested") as client:
+        futures = [client.submit(array(value)) for value in range(2)]
+        first, second = take(batcher), take(batcher)
+        send = batcher._link.send
+
+        def handled(*arguments, **frame):
+            monkeypatch.undo()
+            with pytest.raises(pinfeed.Error, match="within another call of the batcher 'nested'"):
+                second.answer([b"second"])
+            send(*arguments, **frame)
+
+        monkeypatch.setattr(batcher._link, "send", handled)
+        assert first.answer([b"first"]) == second.answer([b"second"]) == 1
+        assert [future.result(TIMEOUT) for future in futures] == [b"first", b"second"]
+
+
+def test_a_forked_child_cannot_answer(serve):
+    batcher = serve("forked answers", model=False, max_batch=1)
+    with pinfeed.BatcherClient("forked answers") as client:
+        future = client.submit(array(1))
+        batch = take(batcher)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(TIMEOUT)
+            try:
+                batch.answer([b"child"])
+            except pinfeed.Error as error:
+                os._exit(0 if str(error).startswith("answer: a forked child cannot") else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert batch.answer([b"parent"]) == 1
+        assert future.result(TIMEOUT) == b"parent"
+
+
+def test_a_handler_that_raises_behind_taking_a_slot_costs_none(serve, monkeypatch):
+    serve("handled", model=False, max_delay=0)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pinfeed.BatcherClient("handled", in_flight=3) as client:
+        for _ in range(3):
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(concurrent.futures.Future, "__init__", interrupted)
+                client.submit(array(1))
+        assert len([client.submit(array(value), timeout=1) for value in range(3)]) == 3
+
+
+def test_what_follows_an_interrupted_answer_says_so(serve, monkeypatch):
+    batcher = serve("stopped", model=False, max_batch=1)
+    with pinfeed.BatcherClient("stopped") as client:
+        client.submit(array(1))
+        batch = take(batcher)
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(batcher._link, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batch.answer([b"1"])
+        with pytest.raises(pinfeed.UnavailableError, match=r"^an earlier call of the batcher 'stopped' has ended the connection \(KeyboardInterrupt\): open another Batcher$"):
+            batch.answer([b"1"])

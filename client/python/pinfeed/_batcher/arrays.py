@@ -7,7 +7,7 @@ In: what a client or a model gives. Out: a tensor or an array of it, and its byt
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, List
 
 from .._base.errors import invalid
 
@@ -24,14 +24,32 @@ def as_array(call: str, data: Any) -> Any:
     return numpy.asarray(data)
 
 
-def bytes_of(array: Any) -> bytes:
-    """Returns the elements of a tensor, on any device, or of an array, in the order of its dimensions and the machine's byte order."""
+def bytes_of(array: Any) -> memoryview:
+    """Returns the elements of a tensor, on any device, or of an array, in the order of its dimensions and the machine's byte order: without a copy if they lie so."""
     if hasattr(array, "__array_interface__"):  # an array
-        return bytes(array.astype(array.dtype.newbyteorder("="), copy=False).tobytes())
+        import numpy
+
+        dense = numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+        return memoryview(dense.reshape(-1).view(numpy.uint8))
     import torch
 
     dense = (array.to_dense() if array.layout != torch.strided else array).detach().cpu().resolve_conj().resolve_neg()
     row = dense.reshape(-1)
     if row.stride(0) != 1:  # of one element it may be anything
         row = row.clone(memory_format=torch.contiguous_format)
-    return bytes(row.view(torch.uint8).numpy().tobytes())  # NumPy has no bfloat16
+    return memoryview(row.view(torch.uint8).numpy())  # NumPy has no bfloat16
+
+
+def holds_numbers(array: Any) -> bool:
+    """Whether this is plain memory of numbers: no subclass, whose rows may be something else, nor strings or objects."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and type(array) is torch.Tensor:
+        return bool(array.layout is torch.strided and not array.is_quantized and not array.is_nested)
+    return numpy is not None and type(array) is numpy.ndarray and array.dtype.kind in "biufc"
+
+
+def rows_of(array: Any) -> List[memoryview]:
+    """Returns the bytes of each row of a tensor or an array that has rows: as `bytes_of`, but with one copy for all of them."""
+    content = bytes_of(array)
+    size = len(content) // len(array)
+    return [content[number * size : (number + 1) * size] for number in range(len(array))]

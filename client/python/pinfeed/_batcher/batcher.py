@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import threading
 import time
 import warnings
@@ -18,7 +19,7 @@ from .._feed.dlpack import DTYPES
 from .._feed.feed import Feed
 from .._feed.open import _choose_framework, open_spec
 from .._feed.spec import Spec, add_output
-from .arrays import as_array, bytes_of
+from .arrays import as_array, bytes_of, holds_numbers, rows_of
 from .link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
@@ -133,7 +134,9 @@ class Batcher:
         self._name = name
         self._closed = False
         self._most = most  # bytes of an answer that is no error
+        self._failed = ""  # the error of the call that has ended the connection
         self._lock = threading.RLock()  # a signal handler may close within a call
+        self._calling = False
         self._feed = Feed(
             open_spec(
                 spec,
@@ -184,10 +187,26 @@ class Batcher:
 
     def _call(self, kind: int, tensors: Any, size: int = 0) -> int:
         """Tells the daemon something about a batch. Returns the number in its reply. Not while another thread does."""
-        with self._lock:
+        with self._alone("next"):
             return self._call_locked(kind, tensors, size)
 
+    @contextlib.contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        """Keeps other threads away. Refuses what would mix the answers of two batches: a signal handler or a finalizer within a call, and a forked child."""
+        if self._link.is_parents():
+            raise Error(Code.FAILED_PRECONDITION, f"{call}: a forked child cannot use its parent's Batcher: answer in the process that took the batch")
+        with self._lock:
+            if self._calling:
+                raise Error(Code.FAILED_PRECONDITION, f"{call}: this thread is within another call of the batcher {self._name!r}: a signal handler or __del__ may only close it")
+            self._calling = True
+            try:
+                yield
+            finally:
+                self._calling = False
+
     def _call_locked(self, kind: int, tensors: Any, size: int) -> int:
+        if self._failed:
+            raise UnavailableError(Code.UNAVAILABLE, f"an earlier call of the batcher {self._name!r} has ended the connection ({self._failed}): open another Batcher")
         try:
             self._link.send(kind, epoch=tensors.epoch, batch_index=tensors.index, size=size)
             reply: Optional[Frame] = None
@@ -196,7 +215,8 @@ class Batcher:
                 reply = self._link.receive()
                 if reply is None and time.monotonic() > until:
                     raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered for {HANGS_S:g} s: it hangs, or is stopped")
-        except BaseException:  # also Ctrl-C: the next call must not take this one's reply
+        except BaseException as error:  # also Ctrl-C: the next call must not take this one's reply
+            self._failed = f"{type(error).__name__}: {error}".rstrip(": ")
             self._link.hang_up()
             raise
         if reply.code:
@@ -207,7 +227,7 @@ class Batcher:
         contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
         if len(contents) != len(batch):  # the daemon answers from memory that is as long as the batch
             raise invalid(f"answer: {type(outputs).__name__} has {len(contents)} outputs, and a len() of {len(batch)}, the number of requests")
-        with self._lock:
+        with self._alone("answer"):
             if self._closed:
                 raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
             if batch._answered:
@@ -262,11 +282,12 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
         )
     if count != requests:
         raise invalid(f"answer: there are {count} outputs for a batch of {requests} requests")
-    listed: Sequence[Any] = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
-    return listed
+    listed: Any = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
+    rows: Sequence[Any] = rows_of(listed) if holds_numbers(listed) else listed
+    return rows
 
 
-def _bytes_of(output: Any) -> "tuple[bytes, bool]":
+def _bytes_of(output: Any) -> "tuple[Union[bytes, memoryview], bool]":
     """An output's bytes, and whether it is an error."""
     if isinstance(output, BaseException):
         return f"{type(output).__name__}: {output}".encode("utf-8", "replace")[:_ERROR_BYTES], True

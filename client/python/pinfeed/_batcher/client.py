@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import queue
 import threading
 import time
 import weakref
@@ -78,10 +79,13 @@ class BatcherClient:
         self._room_of = "BatcherClient" if self._room == max_request_bytes else "Batcher"  # whose limit it is
         self._answer_offset = int(place["answer_offset"])
         self._array: Optional[Dict[str, Any]] = place.get("array")
+        self._shape = tuple(int(length) for length in (self._array or {}).get("shape", ()))
+        self._dtype: Any = None  # of the latest request
         self._link = Link(place)
-        self._lock = threading.RLock()  # taken by itself: a signal handler that raises while Condition's own `with` begins would leave it locked
-        self._changed = threading.Condition(self._lock)
-        self._free: List[int] = list(range(in_flight))
+        self._lock = threading.RLock()
+        self._free: queue.SimpleQueue[Optional[int]] = queue.SimpleQueue()  # no Condition: what a signal handler raises in its `wait` leaves the lock free
+        for slot in range(in_flight):
+            self._free.put(slot)
         self._futures: Dict[int, RequestFuture] = {}
         self._ended: Optional[BaseException] = None
         self._closed = False
@@ -107,11 +111,13 @@ class BatcherClient:
         checks.raise_faults()
         content = self._content(data)
         until = time.monotonic() + deadline
-        slot = self._take_slot(deadline if timeout is None else min(timeout, deadline))
-        future = RequestFuture(self, slot, until)
-        at = slot * self._stride
+        taken: List[Any] = []
         sent: List[int] = []
         try:
+            self._take_slot(deadline if timeout is None else min(timeout, deadline), taken)
+            (slot,) = taken
+            future = RequestFuture(self, slot, until)
+            at = slot * self._stride
             self._link.memory[at : at + content.nbytes] = content
             with self._lock:
                 self._check()
@@ -120,10 +126,9 @@ class BatcherClient:
                 self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
         except BaseException as error:
             if not sent:  # else the slot becomes free with the answer
-                with self._lock:
+                for slot in taken:
                     self._futures.pop(slot, None)
-                    self._free.append(slot)
-                    self._changed.notify()
+                    self._free.put(slot)
             if isinstance(error, ValueError):  # `close` in another thread has taken the memory
                 self._check()
             raise
@@ -151,12 +156,14 @@ class BatcherClient:
     def _content(self, data: Any) -> memoryview:
         if self._array is not None:
             array = as_array("submit", data)
-            dtype, shape = dtype_name(array.dtype), tuple(int(length) for length in self._array.get("shape", ()))
-            if dtype.upper() != self._array["dtype"] or tuple(array.shape) != shape:
+            if array.dtype is not self._dtype and dtype_name(array.dtype).upper() == self._array["dtype"]:
+                self._dtype = array.dtype  # reading the name takes longer than all else here
+            if array.dtype is not self._dtype or tuple(array.shape) != self._shape:
                 raise invalid(
-                    f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {dtype} {tuple(array.shape)}",
+                    f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {self._shape}, and this is one of "
+                    f"{dtype_name(array.dtype)} {tuple(array.shape)}",
                 )
-            return memoryview(bytes_of(array))
+            return bytes_of(array)
         try:
             file = memoryview(data)
             if file.ndim != 1 or file.itemsize != 1:
@@ -183,17 +190,17 @@ class BatcherClient:
         if self._ended is not None:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
 
-    def _take_slot(self, timeout: float) -> int:
-        with self._lock:
-            if threading.current_thread() is self._thread:  # a callback of a future: it would wait for itself
-                timeout = 0
-            if not self._changed.wait_for(lambda: self._free or self._ended is not None, timeout):
-                raise ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"submit: {len(self._futures)} requests of this client are on their way (in_flight), and none was answered within {timeout:g} s",
-                )
-            self._check()
-            return self._free.pop()
+    def _take_slot(self, timeout: float, taken: List[Any]) -> None:
+        """Adds a free slot to `taken`; None, which is to be given back too, if the connection has ended."""
+        waits = timeout > 0 and threading.current_thread() is not self._thread  # a callback of a future would wait for itself
+        try:
+            taken.extend(map(self._free.get, (waits,), (timeout,)))  # no handler runs between getting and extending
+        except queue.Empty:
+            raise ResourceExhaustedError(
+                Code.RESOURCE_EXHAUSTED,
+                f"submit: {len(self._futures)} requests of this client are on their way (in_flight), and none was answered within {timeout if waits else 0:g} s",
+            ) from None
+        self._check()
 
     def _cancel(self, future: RequestFuture) -> None:
         if self._link.is_parents():
@@ -223,8 +230,7 @@ class BatcherClient:
                 raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
             at = frame.slot * self._stride + self._answer_offset
             answer = self._link.memory[at : at + frame.bytes]
-            self._free.append(frame.slot)
-            self._changed.notify()
+            self._free.put(frame.slot)
         if not future.set_running_or_notify_cancel():
             return
         if frame.code:
@@ -239,7 +245,7 @@ class BatcherClient:
             self._ended = error
             lost = list(self._futures.values())
             self._futures.clear()
-            self._changed.notify_all()
+            self._free.put(None)  # each who waits gets it, and gives it back
         for future in lost:
             if future.set_running_or_notify_cancel():
                 future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))
