@@ -185,10 +185,12 @@ def test_sets_of_tensors_are_moved(streams):
     result = moved(streams, [tensors, frozenset(tensors)])
     assert type(result[0]) is set and result[1] == result[0] and result[0].isdisjoint(tensors)
     assert sorted(map(len, result[0])) == [4, 5]
-    kept = [KeyedSet({1}), {"a": 1}.items()]
+    kept = [KeyedSet({1}), {"a": 1}.items(), {"a": 1}.values()]
     assert all(map(operator.is_, moved(streams, [*kept, noise(3)]), kept))
     with pytest.raises(pinfeed.InvalidArgumentError, match="a KeyedSet in the tree cannot be made anew .*: give a dict or a list"):
         pinfeed.to_device(KeyedSet({noise(3)}), 0)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="a dict_values in the tree cannot be made anew .*: give a dict or a list"):
+        pinfeed.to_device({"a": noise(3)}.values(), 0)
 
 
 def test_tuples_are_made_anew_as_they_are_or_refused(streams):
@@ -225,7 +227,7 @@ def test_a_tensor_that_occurs_twice_is_copied_once(streams):
 
 
 def test_what_holds_no_tensor_comes_back_as_it_is(streams):
-    names = np.array(["a", "bc"])
+    names = np.array(["a", "bc"], dtype=np.dtypes.StringDType() if hasattr(np, "dtypes") and hasattr(np.dtypes, "StringDType") else None)
     tree = ["text", 5, None, {"names": names, "objects": np.array([{}, None])}]
     result = moved(streams, tree)
     assert result[:3] == tree[:3] and result[3]["names"] is names and not streams.allocated
@@ -271,6 +273,7 @@ def test_tensors_with_gaps_orders_and_lazy_bits_arrive(streams):
         base[::2, 1:],
         base[:, :1].expand(6, 3, 5),
         torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.zeros(2, 1, 4, 5).contiguous(memory_format=torch.channels_last),
         noise(300, 400).t(),
         noise(300, 400)[:, ::2],
         waves.conj(),
@@ -422,6 +425,15 @@ def test_on_the_cpu_nothing_is_copied_that_is_there(streams):
     assert result[0] is tensor and result[1].data_ptr() == array.ctypes.data and result[2].tolist() == [2, 1, 0] and result[3] == "x"
 
 
+def test_on_the_cpu_arrays_whose_type_torch_does_not_know_are_taken_by_their_name():
+    long_long = np.arange(3, dtype="Q")
+    assert pinfeed.to_device(long_long, "cpu").tolist() == [0, 1, 2]
+    extended = pytest.importorskip("ml_dtypes")
+    if hasattr(torch, "float8_e5m2"):  # whose kind is that of NumPy's own, unlike bfloat16's
+        result = pinfeed.to_device(np.arange(3).astype(extended.float8_e5m2), "cpu")
+        assert result.dtype is torch.float8_e5m2 and result.float().tolist() == [0, 1, 2]
+
+
 # Packing
 
 
@@ -467,6 +479,7 @@ def unnamed(tensor):
         lambda: noise(512),
         lambda: noise(0),
         lambda: noise(128, 4).t(),
+        lambda: noise(4, 1, 16, 8).to(memory_format=torch.channels_last),
         lambda: noise(4, 128).requires_grad_(),
         lambda: torch.nn.Parameter(noise(4, 128)),
         lambda: noise(4, 128).to_sparse(),
@@ -544,6 +557,14 @@ def test_slices_that_autograd_would_know_are_not_used():
     first.add_(1)
     assert second._version == version and not first._is_view() and block[512:528].view(torch.float32).tolist() == [1, 1, 1, 1]
     assert second.data_ptr() - first.data_ptr() == 1024 and second.tolist() == [[0, 0], [0, 0]]
+
+
+def test_torchs_default_device_is_not_that_of_page_locked_memory():
+    asked = []
+    streams = _copier.TorchStreams.__new__(_copier.TorchStreams)
+    streams._empty = lambda shape, **options: asked.append(options)
+    streams.host_empty((3,), torch.float32)
+    assert asked[0]["device"] == "cpu" and asked[0]["pin_memory"]  # torch refuses it where set_default_device("cuda") put it
 
 
 # Streams

@@ -22,7 +22,7 @@ def carve(torch: Any, block: Any, dtype: Any, shape: Tuple[int, ...], offset: in
     of uint8. All three are multiples of the element's size, and all tensors lie in the block.
     """
     size = item_bytes(torch, dtype)
-    strides = _dense(shape)
+    strides = dense_strides(shape)
     if count > 1:
         slices = _slices(torch)
         if slices is not None:
@@ -31,7 +31,8 @@ def carve(torch: Any, block: Any, dtype: Any, shape: Tuple[int, ...], offset: in
     return [_over(torch, block, dtype, (offset + pitch * number) // size, shape, strides) for number in range(count)]
 
 
-def _dense(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Returns the strides of a tensor in C order."""
     strides, stride = [], 1
     for extent in reversed(shape):
         strides.append(stride)
@@ -60,7 +61,7 @@ def _slices(torch: Any) -> Any:
             with guard(hidden):
                 return rows.unbind(0)
 
-        probe = torch.zeros(2, 3)
+        probe = torch.zeros(2, 3, device="cpu")
         first, second = slices(probe)
         first.add_(1)
         independent = (first._version, second._version, probe._version) == (1, 0, 0) and not first._is_view()

@@ -78,7 +78,7 @@ class TorchStreams:
 
     def host_empty(self, shape: Tuple[int, ...], dtype: Any) -> Any:
         """Returns page-locked memory of torch's pool, which gets it back once no copy uses it."""
-        return self._empty(shape, dtype=dtype, pin_memory=True)
+        return self._empty(shape, dtype=dtype, device="cpu", pin_memory=True)  # not on torch's default device
 
 
 class Copier:

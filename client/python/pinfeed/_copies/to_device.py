@@ -19,7 +19,7 @@ from .._base.dtypes import dtype_name, has_layout_of_tensors
 from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
-from .block import carve, item_bytes
+from .block import carve, dense_strides, item_bytes
 from .._feed.device import ordinal_of
 from .copier import IDLE, Copier, Sending, copier
 from .tree import Tree
@@ -209,9 +209,10 @@ class _Move:
             return array
         if not has_layout_of_tensors(array):
             array = array.copy()
-        if array.dtype.kind == "V":  # bfloat16 and such, which NumPy itself does not know
-            return self._torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind)
-        return self._torch.from_numpy(array)
+        if array.itemsize > 8:
+            return self._torch.from_numpy(array)
+        # As bits: of bfloat16 and such, and of some of NumPy's own, as ulonglong, torch knows the values, but not the type.
+        return self._torch.from_numpy(array.view(f"i{array.itemsize}")).view(kind)
 
     def to_gpu(self, sources: Dict[int, Any], gpu: Copier, non_blocking: bool, pack: bool) -> Dict[int, Any]:
         """Returns the tensors on the GPU, by the ids of their sources."""
@@ -243,7 +244,7 @@ class _Move:
         if not all(map(_IS_CPU, tensors)) or list(map(_DTYPE, tensors)).count(first.dtype) != len(tensors):  # which stack would convert
             return False
         try:
-            if not all(map(torch.Tensor.is_contiguous, tensors)):  # which keep their order
+            if not _all_in_c_order(torch, first.shape, tensors):  # which keep their order
                 return False
         except (RuntimeError, NotImplementedError):  # sparse ones have none
             return False
@@ -303,7 +304,7 @@ class _Move:
             return
         values = dtype.is_floating_point or dtype.is_complex  # whose bytes may be those of others
         try:
-            dense = all(map(of.is_contiguous, tensors)) and not (values and any(map(of.is_neg, tensors)))
+            dense = _all_in_c_order(torch, first.shape, tensors) and not (values and any(map(of.is_neg, tensors)))
             dense = dense and not (dtype.is_complex and any(map(of.is_conj, tensors))) and not any(map(_has_names(torch), tensors))
             addresses = list(map(of.data_ptr, tensors)) if dense else []
         except (RuntimeError, NotImplementedError):  # a layout of other memory
@@ -329,7 +330,7 @@ class _Move:
             if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
                 tensor = tensor.clone()
         self._kept.append(tensor)
-        strides = None if tensor.is_contiguous() else tuple(tensor.stride())
+        strides = None if _all_in_c_order(torch, tensor.shape, [tensor]) else tuple(tensor.stride())
         self._add(tensor.dtype, tuple(tensor.shape), strides, size, [key], [tensor.data_ptr()])
 
     def _add_array(self, key: int, source: Any) -> None:
@@ -348,7 +349,7 @@ class _Move:
 
         if isinstance(source, numpy.ma.MaskedArray):
             raise invalid(f"to_device: {_shown(source)} is masked, which a tensor cannot be: give its filled()")
-        if source.dtype.kind in "SUO":
+        if source.dtype.kind in "SUOT":  # T: NumPy 2's StringDType
             return source, None
         kind = _torch_dtype(self._torch, source.dtype.name)
         if kind is None:
@@ -397,6 +398,15 @@ def _alike(tensors: List[Any]) -> bool:
         if values.count(values[0]) != len(values):
             return False
     return True
+
+
+def _all_in_c_order(torch: Any, shape: Tuple[int, ...], tensors: List[Any]) -> bool:
+    """Returns whether tensors of a shape have no gaps, and the strides of C order. torch says "contiguous" whatever the stride of a dimension of 1 is, which
+    tells convolutions of images of one channel that these are in channels_last.
+    """
+    if not all(map(torch.Tensor.is_contiguous, tensors)):
+        return False
+    return 1 not in shape or 0 in shape or list(map(torch.Tensor.stride, tensors)).count(dense_strides(shape)) == len(tensors)
 
 
 @functools.lru_cache(maxsize=None)

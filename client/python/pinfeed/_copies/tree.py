@@ -19,6 +19,8 @@ from .._feed.batch import Batch
 
 # Sequences that are single values, or hold none but numbers.
 _VALUES = (str, collections.UserString, bytes, bytearray, memoryview, range, array.array)
+# Views of a dict are of these; nothing but the dict makes them.
+_NOT_MADE = (collections.abc.Set, collections.abc.ValuesView)
 
 
 class Tree:
@@ -98,7 +100,7 @@ def _members(node: Any) -> Optional[List[Any]]:
         return list(node)
     if _is_record(node):
         return [getattr(node, name) for name in _set_fields(node)]
-    if isinstance(node, (collections.abc.Sequence, collections.abc.Set)) and not isinstance(node, _VALUES):
+    if isinstance(node, (collections.abc.Sequence, *_NOT_MADE)) and not isinstance(node, _VALUES):
         return list(node)
     return None
 
@@ -121,7 +123,7 @@ def _assembled(node: Any, before: List[Any], members: List[Any]) -> Any:
         return node._with(members)
     if kind is dict:
         return dict(zip(node, members))
-    if isinstance(node, (tuple, collections.abc.Set)) and all(map(operator.is_, before, members)):
+    if isinstance(node, (tuple, *_NOT_MADE)) and all(map(operator.is_, before, members)):
         return node  # also where it could not be made anew, as views of a dict
     try:
         return _made_anew(node, members)
