@@ -615,3 +615,8 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_no_batch():
 def test_a_decimal_and_other_library_objects_arrive_equal():
     batch = [decimal.Decimal("1.5"), numpy.float32(2.5), range(3), complex(1, 2)]
     assert carried(batch) == batch
+
+
+def test_tensors_without_elements_are_moved_too(torch):
+    moved = read_batch(written({"boxes": torch.ones(2, 0, 4), "label": torch.ones(2)}), lambda tensor: tensor.to("meta"))
+    assert {name: (tensor.device.type, tuple(tensor.shape)) for name, tensor in moved.items()} == {"boxes": ("meta", (2, 0, 4)), "label": ("meta", (2,))}

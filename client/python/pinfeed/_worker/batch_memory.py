@@ -512,15 +512,16 @@ class _Reader:
         self._check(offset, length)
         kind = getattr(torch, dtype)
         if not length:
-            return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
-        array_kind, only_size = array_dtype(torch, kind)
-        # A tensor's own storage ends with the tensor: torch.save writes whole storages.
-        array: Any = numpy.ndarray(shape if strides is None else (length // array_kind.itemsize,), array_kind, self._memory, offset)
-        tensor = torch.from_numpy(array)
-        if only_size:
-            tensor = tensor.view(kind)
-        if strides is not None:
-            tensor = tensor.as_strided(shape, strides)
+            tensor = torch.empty(shape, dtype=kind, device="cpu")
+        else:
+            array_kind, only_size = array_dtype(torch, kind)
+            # A tensor's own storage ends with the tensor: torch.save writes whole storages.
+            array: Any = numpy.ndarray(shape if strides is None else (length // array_kind.itemsize,), array_kind, self._memory, offset)
+            tensor = torch.from_numpy(array)
+            if only_size:
+                tensor = tensor.view(kind)
+            if strides is not None:
+                tensor = tensor.as_strided(shape, strides)
         if self._move is not None:
             tensor = self._move(tensor)
         return tensor.requires_grad_() if requires_grad else tensor
