@@ -68,6 +68,8 @@ std::unique_ptr<IndexStore> OpenIndexStore(const std::string& configured) {
   const bool chosen = configured != "auto";
   const std::string directory = chosen ? configured : CacheDirectory();
   if (directory.empty()) return nullptr;
+  // So that the log says what a start waits for whose storage does not answer.
+  spdlog::info("opening index_dir {}", QuotePath(directory));
   Result<std::unique_ptr<IndexStore>> store = IndexStore::Open(directory);
   if (store.ok()) return *std::move(store);
   spdlog::log(chosen ? spdlog::level::warn : spdlog::level::info,

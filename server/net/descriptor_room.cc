@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <string>
 
@@ -11,6 +13,10 @@ namespace {
 constexpr uint64_t kDescriptorsPerSession = 8;
 // Upper bound for everything else: the daemon, its datasets, connections and lifelines.
 constexpr uint64_t kOtherDescriptors = 8192;
+// Of what is left beside sessions.
+uint64_t ForConnections(uint64_t max_fds) {
+  return std::clamp<uint64_t>(max_fds / 8, 8, 64);
+}
 constexpr char kAdvice[] = "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)";
 
 }  // namespace
@@ -19,7 +25,7 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open) {
   if (max_fds >= kDescriptorsPerSession * max_sessions + kOtherDescriptors) return OkStatus();
   const uint32_t open = count_open();
-  const uint32_t for_connections = std::clamp(max_fds / 8, 8U, 64U);
+  const uint64_t for_connections = ForConnections(max_fds);
   if (open + kDescriptorsPerSession + for_connections <= max_fds) return OkStatus();
   return ResourceExhausted(
       "open a feed: the daemon has opened " + std::to_string(open) + " of the " + std::to_string(max_fds) +
@@ -28,6 +34,16 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
       " are reserved for connections. Close a feed, or have the operator raise the limit "
       "(LimitNOFILE= of the unit, "
       "ulimit -n) above eight times max_sessions");
+}
+
+bool IsLeftToFiles(int fd, uint64_t max_fds) {
+  // The kernel gives the lowest free number, so a number tells how many are open.
+  return static_cast<uint64_t>(fd) + ForConnections(max_fds) / 2 >= max_fds;
+}
+
+uint64_t DescriptorLimit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? uint64_t{limit.rlim_cur} : UINT64_MAX;
 }
 
 Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many) {

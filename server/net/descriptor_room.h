@@ -19,6 +19,12 @@ namespace pinfeed {
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
 
+// Whether the newest descriptor of a connection is one of the last, which are left to the files of samples: half
+// of what connections have of their own. Without them, good samples could not be read, and would count as bad.
+bool IsLeftToFiles(int fd, uint64_t max_fds);
+// The limit on the descriptors of this process.
+uint64_t DescriptorLimit();
+
 // The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
 // Leaves a quarter of all to sessions and other connections.
 Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many);

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "common/base/log.h"
 #include "common/os/foreign_fds.h"
+#include "server/net/descriptor_room.h"
 #include "server/net/tls_server.h"
 
 namespace pinfeed {
@@ -116,6 +118,8 @@ UniqueConnection GuardClient::ConnectToServer() {
   RefuseForeignFds(ends[0]);  // it is gRPC that sends: closing this end need not wait
   UniqueConnection ours(ends[0]);
   UniqueFd grpcs(ends[1]);
+  if (IsLeftToFiles(std::max(ours.get(), grpcs.get()), DescriptorLimit()))
+    return refuse("the last descriptors are left to the files of samples");
   connection_account_->descriptors += kSocketPairFds;
   descriptors_ += kSocketPairFds;
   const TlsPeer* const tls = connection_.tls_peer();

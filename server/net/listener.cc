@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "common/base/quote.h"
+#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 namespace {
@@ -110,7 +111,16 @@ Listener::~Listener() {
 }
 
 Status Listener::Accept(int at_most, const std::function<void(Connection)>& take) {
+  const uint64_t max_fds = DescriptorLimit();
   for (int round = 0; round < at_most; ++round) {
+    // Before it is accepted, so that it waits for the next try.
+    if (const UniqueFd next(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+        next && IsLeftToFiles(next.get(), max_fds)) {
+      const std::string why =
+          "accept on " + path_ + ": the last descriptors are left to the files of samples";
+      refusals_->Count(Refusal::kDescriptors, why);
+      return ResourceExhausted(why);
+    }
     UniqueConnection fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;

@@ -259,7 +259,8 @@ Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waite
     return {
         Code::kDeadlineExceeded,
         what + "; its storage has been asked for " + SecondsText(now - state.running->since) +
-            " and has not answered. Check whether its mount hangs (`ls` it on the daemon's host). A large "
+            " and has not answered. Check whether its mount hangs, or that of index_dir (`ls` them on the "
+            "daemon's host). A large "
             "folder or table also takes long when it is read for the first time, and a table that was "
             "written to just now up to 2 s: then try again, or wait longer (open_timeout)"};
   }

@@ -20,6 +20,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "common/base/quote.h"
 #include "common/spec/tensor_spec.h"
@@ -29,6 +30,9 @@ namespace {
 
 // The kernel returns EAGAIN if a rename raced with a ".." in a link; the caller has to try again.
 constexpr int kOpenAttempts = 64;
+// Other samples' files are closed soon.
+constexpr int kDescriptorWaits = 100;
+constexpr std::chrono::milliseconds kDescriptorWait(1);
 // Where the file system cannot tell, what comes faster than this counts as cached.
 constexpr std::chrono::microseconds kCachedTime(50);
 // Of one POSIX_FADV_WILLNEED Linux reads no more than the device takes at once, and leaves out the rest.
@@ -298,10 +302,16 @@ UniqueFd LocalPath::OpenBeneath(const std::string& relative, uint64_t flags, int
   open_how how = {};
   how.flags = flags | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  int waits = 0;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root_.get(), relative.c_str(), &how, sizeof(how))));
     if (fd) return fd;
     *error_number = errno;
+    if ((*error_number == EMFILE || *error_number == ENFILE) && waits++ < kDescriptorWaits) {
+      std::this_thread::sleep_for(kDescriptorWait);
+      --attempt;
+      continue;
+    }
     if (*error_number != EAGAIN && *error_number != EINTR) break;
   }
   return {};

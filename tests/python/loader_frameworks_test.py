@@ -3,6 +3,7 @@
 import changed.
 """
 
+import importlib
 import io
 import itertools
 import json
@@ -352,3 +353,39 @@ def test_batches_are_numpy_arrays(daemon):
         expected = range(8 * number, min(8 * number + 8, 30))
         assert type(images) is numpy.ndarray and (images.dtype, labels.dtype) == (numpy.uint8, numpy.int64)
         assert images[:, 2, 15, 15].tolist() == list(expected) and labels.tolist() == [each % 10 for each in expected]
+
+
+# ---- libraries that test the type ---------------------------------------------------------------------------------------------------
+
+LIBRARY = """
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data.dataloader import DataLoader as SameLoader
+
+class Own(DataLoader):
+    def __init__(self, dataset, **arguments):
+        super().__init__(dataset, batch_size=2, **arguments)
+
+def orders(loader, epochs):  # as MONAI's engines
+    assert SameLoader is DataLoader
+    for epoch in range(epochs):
+        if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        yield [index for batch in loader for index in batch.tolist()]
+"""
+
+
+def test_a_library_that_is_imported_afterwards_has_this_class(tmp_path, monkeypatch):
+    (tmp_path / "some_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def orders_of(kind):
+        monkeypatch.setattr(torch.utils.data, "DataLoader", kind)
+        monkeypatch.setattr(torch.utils.data.dataloader, "DataLoader", kind)
+        monkeypatch.delitem(sys.modules, "some_library", raising=False)
+        library = importlib.import_module("some_library")
+        sampler = torch.utils.data.DistributedSampler(range(12), num_replicas=2, rank=0)
+        loaders = [kind(range(12), batch_size=2, sampler=sampler), library.Own(range(12), sampler=sampler, num_workers=2)]
+        assert all(isinstance(loader, kind) for loader in loaders)
+        return [list(library.orders(loader, 3)) for loader in loaders]
+
+    assert orders_of(pinfeed.DataLoader) == orders_of(TorchLoader)

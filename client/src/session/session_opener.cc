@@ -22,6 +22,9 @@ constexpr std::chrono::seconds kReplacePatience{2};
 // A connection that closes without an answer means that the daemon ended or refuses this user. A daemon that
 // ends causes at most two: an accepted connection and a queued one. So the third is a refusal.
 constexpr int kMaxEndings = 3;
+// How often an offer may be unknown behind it. The daemon is then another one, or one of the two processes
+// was stopped for longer than the daemon waits for a lifeline.
+constexpr int kMaxForgotten = 3;
 
 }  // namespace
 
@@ -84,6 +87,7 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
   OpenRequest request = options_.request;
   request.cursor = cursor;
   request.replaces_session = replaces;
+  int forgotten = 0;
   while (true) {
     request.failed_backends = failed_backends_;
     request.decodes_on_gpu = decoder_ != nullptr;
@@ -103,6 +107,10 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
       options_.request.decode = {offer.decode, offer.gpu_share};
       options_.request.resident = offer.resident ? Resident::kOn : Resident::kOff;
       return session;
+    }
+    if (session.status().code() == Code::kUnauthenticated) {
+      if (++forgotten < kMaxForgotten && steady_clock::now() < deadline) continue;
+      return Unavailable(session.status().message());
     }
     if (before != nullptr || !GiveUp(unusable, offer, session.status())) return session.status();
   }

@@ -2,6 +2,7 @@
 """Clients that lie, flood, scribble and send garbage: each is turned away or ignored, counted, and a neighbour notices nothing."""
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -10,12 +11,14 @@ import resource
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 
 import grpc
 import numpy
 import pinfeed
 import pytest
+from daemon_process import Daemon
 from hardship import HERE, await_census, check_order, eventually, feed_of, metrics, read_status, refusals, start_daemon
 from raw_client import connect, messages, open_feed, request_for
 
@@ -242,4 +245,31 @@ def test_running_out_of_descriptors(numbers, tmp_path):
             one.close()
         eventually(lambda: "descriptors", lambda: len(os.listdir(f"/proc/{daemon.process.pid}/fd")) <= before)
         assert metrics(daemon)['pinfeed_refusals_total{reason="descriptors"}'] > 0
+    daemon.stop()
+
+
+def test_in_a_flood_of_connections_the_files_of_samples_have_descriptors(tmp_path):
+    """A file of a shard is opened for each sample."""
+    with tarfile.open(tmp_path / "0.tar", "w") as shard:
+        for index in range(64):
+            data = io.BytesIO()
+            numpy.save(data, numpy.full(1000, index))
+            member = tarfile.TarInfo(f"{index:02}.npy")
+            member.size = data.tell()
+            data.seek(0)
+            shard.addfile(member, data)
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(tmp_path), "--workers", "2", "--pool-bytes", "64MiB", under=("prlimit", "--nofile=64:64"))
+    feeds = []
+    with contextlib.ExitStack() as flood:
+        with pytest.raises(pinfeed.ResourceExhaustedError, match="descriptors"):
+            while True:
+                feeds.append(pinfeed.open(tmp_path / "0.tar", batch_size=8, slots=3, framework="numpy", address=daemon.address))
+                flood.enter_context(feeds[-1])
+        for index in range(64):
+            path, kind = ((daemon.folder / "lifeline.sock", socket.SOCK_SEQPACKET), (daemon.address, socket.SOCK_STREAM))[index % 2]
+            flood.enter_context(connect(str(path), kind))
+        eventually("connections were turned away", lambda: "refused (descriptors)" in daemon.log())
+        for feed in feeds:
+            for _ in range(3):
+                assert numpy.concatenate([batch.npy[:, 0] for batch in feed]).tolist() == list(range(64))
     daemon.stop()

@@ -72,6 +72,30 @@ TEST(ClientOpenTest, DaemonThatEndsConnectionsIsTriedThreeTimes) {
   EXPECT_THAT(pf_last_error(), HasSubstr("(end 3); it is stopping, refuses this user"));
 }
 
+// Another daemon took its place, or one of the two processes was stopped in between.
+TEST(ClientOpenTest, AnOfferThatTheDaemonHasForgottenIsAskedForAgain) {
+  for (const int times : {2, 1000}) {
+    const TempDir dir;
+    std::atomic<int> welcomes{0};
+    FakeDaemon daemon(dir.path(), {.welcome = [&](LifelineFrame& frame) {
+                        if (++welcomes <= times) frame.code = PF_UNAUTHENTICATED;
+                      }});
+    const FeedOptions options{.address = daemon.address(), .open_timeout = std::chrono::milliseconds(30'000)};
+    if (times == 2) {
+      EXPECT_NO_THROW(Feed(kSpec, options));
+      EXPECT_EQ(welcomes, 3);
+      continue;
+    }
+    try {
+      const Feed feed(kSpec, options);
+      FAIL() << "it was refused each time";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), PF_UNAVAILABLE) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("refused the lifeline"));
+    }
+  }
+}
+
 TEST(ClientOpenTest, DaemonThatWouldIgnoreAFieldOfTheSpecIsRefused) {
   constexpr char kLater[] = R"({"dataset": {"path": "/data"}, "batch_size": 4,
                                 "transforms": [{"resize": {"size": [4, 4], "interpolation": ["bicubic"]}}]})";

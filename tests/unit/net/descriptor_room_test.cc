@@ -22,6 +22,14 @@ TEST(DescriptorRoomTest, KeepsSomeForConnections) {
   EXPECT_FALSE(CheckDescriptorRoom(65536, 524288, [] { return 524288U - 71; }).ok());
 }
 
+TEST(DescriptorRoomTest, TheLastOnesAreLeftToFiles) {
+  EXPECT_FALSE(IsLeftToFiles(59, 64));
+  EXPECT_TRUE(IsLeftToFiles(60, 64));
+  EXPECT_FALSE(IsLeftToFiles(1048543, 1048576));
+  EXPECT_TRUE(IsLeftToFiles(1048544, 1048576));
+  EXPECT_FALSE(IsLeftToFiles(1'000'000, UINT64_MAX));
+}
+
 TEST(DescriptorRoomTest, CountsOnlyWhereItMatters) {
   int counted = 0;
   const auto count = [&] {
