@@ -114,6 +114,12 @@ std::string DecodeRemedy(const Json& feed, bool has_cache) {
   return remedy + always + BroadcastRemedy(feed);
 }
 
+// Its shares stay as they were when it last ran.
+bool IsOver(const Json& feed) {
+  const std::string state = TextField(feed, "state");
+  return state == "ended" || state == "draining";
+}
+
 }  // namespace
 
 bool IsBatcher(const Json& feed) {
@@ -128,8 +134,7 @@ std::string FeedBoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
   if (state == "waiting") return AwaitedTrainers(feed);
-  // Its shares stay as they were when it last ran.
-  if (state == "ended" || state == "draining") return "nothing: it is " + state;
+  if (IsOver(feed)) return "nothing: it is " + state;
   const Bound bound = BoundOf(feed);
   if (bound.on.empty()) return "nothing measured yet";
   const std::string share =
@@ -181,8 +186,7 @@ std::string FeedReadAhead(const Json& feed) {
 
 std::string SessionBoundOn(const Json& session, const Json& feed) {
   const Json* const recent = Recent(session);
-  if (recent == nullptr || TextField(session, "state") != "attached" || TextField(feed, "state") != "running")
-    return "-";
+  if (recent == nullptr || TextField(session, "state") != "attached" || IsOver(feed)) return "-";
   Bound largest = LargestDataCause(*recent);
   if (const double share = DoubleField(*recent, "consumer"); share > largest.share)
     largest = {IsBatcher(feed) ? "model" : "trainer", share};
