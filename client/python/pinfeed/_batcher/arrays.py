@@ -29,8 +29,8 @@ def bytes_of(array: Any) -> memoryview:
     if hasattr(array, "__array_interface__"):  # an array
         import numpy
 
-        dense = numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-        return memoryview(dense.reshape(-1).view(numpy.uint8))
+        elements: Any = numpy.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+        return memoryview(elements.reshape(-1).view(numpy.uint8))
     import torch
 
     dense = (array.to_dense() if array.layout != torch.strided else array).detach().cpu().resolve_conj().resolve_neg()
