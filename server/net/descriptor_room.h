@@ -19,8 +19,9 @@ namespace pinfeed {
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
 
-// Whether the newest descriptor of a connection is one of the last, which are left to the files of samples: half
-// of what connections have of their own. Without them, good samples could not be read, and would count as bad.
+// Whether the newest descriptor of a connection is one of the last, which are left to the files of samples:
+// half of what connections have of their own. Without them, good samples could not be read, and would count
+// as bad.
 bool IsLeftToFiles(int fd, uint64_t max_fds);
 // The limit on the descriptors of this process.
 uint64_t DescriptorLimit();
