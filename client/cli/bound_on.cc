@@ -117,7 +117,7 @@ std::string DecodeRemedy(const Json& feed, bool has_cache) {
 // Its shares stay as they were when it last ran.
 bool IsOver(const Json& feed) {
   const std::string state = TextField(feed, "state");
-  return state == "ended" || state == "draining";
+  return state == "ended" || state == "draining" || state == "failed";
 }
 
 }  // namespace

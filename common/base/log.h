@@ -17,7 +17,7 @@ enum class LogFormat { kText, kJson };
 // Replaces the default logger with one that writes to stderr and drops lines rather than wait for a reader.
 // `level` is one of trace, debug, info, warning, error; otherwise kInvalidArgument. With kJson, each line is
 // a valid JSON object, whatever bytes the message has: the keys time, level and thread, the fields of the
-// current LogScope, and message.
+// current LogScope, and message. Lines for journald begin with their priority, as "<6>", which it removes.
 Status InitLogging(std::string_view level, LogFormat format);
 // Changes the level of the whole process. Same errors.
 Status SetLogLevel(std::string_view level);

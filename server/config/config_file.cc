@@ -6,6 +6,7 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string_view>
@@ -128,8 +129,11 @@ Result<ConfigFile> ReadConfigFile(const std::string& path) {
     root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     const std::string_view what = error.description();
-    const bool of_value =
-        what.find("value") != std::string_view::npos || what.find("integer") != std::string_view::npos;
+    // toml++ took it for one of these. Others, such as "key-value pair: cannot redefine", lack no quotes.
+    static constexpr std::array<std::string_view, 6> kBare = {
+        "value:", "integer:", "point:", "date:", "time:", "boolean:"};
+    const bool of_value = std::ranges::any_of(
+        kBare, [&](std::string_view kind) { return what.find(kind) != std::string_view::npos; });
     return InvalidArgument(Place(path, error.source()) + ": " + std::string(what) +
                            (of_value ? "; what is no number is in quotes, as in pool_bytes = \"8GiB\"" : ""));
   }

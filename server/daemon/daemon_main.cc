@@ -97,6 +97,7 @@ int Run(const std::vector<std::string>& arguments) {
     return kExitConfig;
   }
   if (command_line->action == Action::kCheck) {
+    if (!spdlog::should_log(spdlog::level::info)) (void)SetLogLevel("info");  // it tells what it waits for
     if (const Status status = CheckHost(*command_line); !status.ok()) {
       std::cerr << "pinfeedd: " << status.message() << '\n';
       return kExitConfig;

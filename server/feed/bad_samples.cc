@@ -15,6 +15,7 @@ constexpr uint64_t kMaxWarnings = 100;  // of one feed; later samples are logged
 }  // namespace
 
 void BadSampleLog::Log(const std::vector<BadSampleNote>& bad) {
+  if (bad.empty()) return;
   static LogPace pace(kMaxLoggedPerSecond);
   const LogScope scope({.session = 0, .feed = feed_, .trace_id = ""});
   uint64_t before = logged_.fetch_add(bad.size());

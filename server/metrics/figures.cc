@@ -201,7 +201,7 @@ constexpr auto kDaemon = std::to_array<FigureRow<DaemonSnapshot>>({
     {"refusals", kCounter, kAll, Of<&D::refusals>,
      "Connections, requests and frames refused.", "reason"},
     {"refused_requests", kCounter, kAll, Of<&D::refused_requests>,
-     "Calls of trainers that failed, by error code; those of operators are in refusals only.", "code"},
+     "Calls that failed, by error code; most of operators' are in refusals only.", "code"},
     {"fallbacks", kCounter, kAll,
      [](const D& d) -> FigureValue {
        return FigureCounts{{{"cuda-ipc", d.fallbacks.cuda_ipc}, {"host", d.fallbacks.host}}};

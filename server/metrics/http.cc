@@ -16,6 +16,7 @@
 #include "common/base/quote.h"
 #include "common/os/start_thread.h"
 #include "common/os/tcp_address.h"
+#include "server/net/descriptor_room.h"
 #include "server/net/refusals.h"
 
 namespace pinfeed {
@@ -100,6 +101,12 @@ void HttpServer::MakeRoom() {
 
 void HttpServer::Accept() {
   for (int i = 0; i < kMaxAcceptsPerPass; ++i) {
+    if (NextIsLeftToFiles(listener_.get())) {
+      refusals_.Count(Refusal::kDescriptors,
+                      "accept an HTTP connection: the last descriptors are left to the files of samples");
+      accept_after_ = Clock::now() + kAcceptPause;
+      return;
+    }
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
     UniqueFd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length,

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <string>
+
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 namespace {
@@ -13,10 +16,12 @@ namespace {
 constexpr uint64_t kDescriptorsPerSession = 8;
 // Upper bound for everything else: the daemon, its datasets, connections and lifelines.
 constexpr uint64_t kOtherDescriptors = 8192;
+
 // Of what is left beside sessions.
 uint64_t ForConnections(uint64_t max_fds) {
   return std::clamp<uint64_t>(max_fds / 8, 8, 64);
 }
+
 constexpr char kAdvice[] = "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)";
 
 }  // namespace
@@ -39,6 +44,11 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 bool IsLeftToFiles(int fd, uint64_t max_fds) {
   // The kernel gives the lowest free number, so a number tells how many are open.
   return static_cast<uint64_t>(fd) + ForConnections(max_fds) / 2 >= max_fds;
+}
+
+bool NextIsLeftToFiles(int open) {
+  const UniqueFd next(::fcntl(open, F_DUPFD_CLOEXEC, 0));
+  return next && IsLeftToFiles(next.get(), DescriptorLimit());
 }
 
 uint64_t DescriptorLimit() {

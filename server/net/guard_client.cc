@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/guard_client.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,9 +22,7 @@ constexpr size_t kSocketPairFds = 2;                        // descriptors that 
 
 // A quarter of the limit: sessions need descriptors too.
 size_t MaxDescriptorsPerUser() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
-  return static_cast<size_t>(limit.rlim_cur / 4);
+  return DescriptorLimit() / 4;
 }
 
 }  // namespace

@@ -111,11 +111,9 @@ Listener::~Listener() {
 }
 
 Status Listener::Accept(int at_most, const std::function<void(Connection)>& take) {
-  const uint64_t max_fds = DescriptorLimit();
   for (int round = 0; round < at_most; ++round) {
     // Before it is accepted, so that it waits for the next try.
-    if (const UniqueFd next(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-        next && IsLeftToFiles(next.get(), max_fds)) {
+    if (NextIsLeftToFiles(fd_.get())) {
       const std::string why =
           "accept on " + path_ + ": the last descriptors are left to the files of samples";
       refusals_->Count(Refusal::kDescriptors, why);

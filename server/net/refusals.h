@@ -20,7 +20,7 @@ enum class Refusal : uint8_t {
   kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
   kToken,        // a token that opens no session of this process
   kExpired,      // a session whose lifeline was never connected
-  kDescriptors,  // no descriptor was left to accept a connection
+  kDescriptors,  // no descriptor was left for a connection
   kHttp,         // an invalid HTTP request, for another host, or too slow while others waited
   kCertificate,  // at the admin port: a failed handshake, or a call by an unlisted name
   kHttp2,        // a gRPC connection that broke a rule of HTTP/2 or began too late

@@ -119,7 +119,7 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
     return departed.kept;
   }
   if (const std::shared_ptr<Session> session = sessions_.Find(session_id)) {
-    sessions_.Depart(session, evicted);  // its client has not connected yet, and will find no session
+    session->evicted = error;  // its client has not connected yet, and would ask for another one
     return size_t{0};
   }
   return NotFound("evict: there is no session " + std::to_string(session_id) +
@@ -214,6 +214,7 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   ASSIGN_OR_RETURN(connection.session, sessions_.FindPending(frame.token, connection.peer));
   silent_.Remove(connection.peer.uid, id);
   Session& session = *connection.session;
+  RETURN_IF_ERROR(session.evicted);
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
   std::vector<int> fds = {session.pages->publish_fd(), session.pages->release_fd(),

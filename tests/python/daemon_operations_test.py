@@ -249,6 +249,8 @@ def test_what_a_check_logs_is_on_stderr_as_a_daemons_log(tmp_path):
     command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(tmp_path), "--config", str(config)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"OK: {config}\n"
+    config.write_text('log_level = "warning"\n' + config.read_text())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     for told in (r"checking '.*' \(datasets\.", "indexed "):
         assert re.search(rf"^\d{{4}}-\d\d-\d\d [\d:.]+[+-]\d\d:\d\d info +{told}", done.stderr, re.MULTILINE), done.stderr
 
@@ -265,6 +267,10 @@ def test_a_journal_gets_the_level_of_each_line(tmp_path, begin):
             subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, check=True, timeout=60)
         lines = path.read_text().splitlines()
         assert lines and all(line.startswith(prefix + begin) for line in lines), lines
+    with open(journal, "w") as stderr:
+        environment = {**os.environ, "JOURNAL_STREAM": f"{node.st_dev}:{node.st_ino}"}
+        refused = subprocess.run([command[0], "--socket-dir", tmp_path / "none", *command[4:]], env=environment, stderr=stderr, timeout=60)
+    assert refused.returncode == 2 and journal.read_text().startswith("<3>" + begin)
 
 
 def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):

@@ -19,10 +19,12 @@ import tempfile
 import termios
 import time
 
+import numpy
 import pinfeed
 import pytest
 from conftest import TOOL, tool
 from daemon_process import Daemon
+from raw_client import HELLO, connect, field, frame, open_feed, request_for
 from withstand.hardship import eventually, metrics
 
 NOBODY = 65534
@@ -191,6 +193,16 @@ def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, array
     assert status == 1 and "there is no session 1000000000" in err
 
 
+def test_how_long_a_batch_is_held_counts_before_anyone_asks(tmp_path, arrays):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(arrays.parent), "--pool-bytes", "64MiB", "--stuck-timeout", "1s")
+    with pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address, zero_copy=True) as feed:
+        held = next(iter(feed))
+        time.sleep(3)
+        assert pinfeed.status(daemon.address)["feeds"][0]["sessions"][0]["lease_age_seconds"] > 1.5
+        del held
+    daemon.stop()
+
+
 MEMBER = """
 import os, signal, sys
 import pinfeed
@@ -300,6 +312,17 @@ def test_an_orphaned_session_is_evicted_too(daemon, arrays):
     assert int(pinfeed.status(daemon.address)["pool_used_bytes"]) > used, "what it has mapped is charged to its user"
     assert orphan.communicate("")[0] == "0\n"
     eventually("its memory is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+
+
+def test_a_trainer_that_is_evicted_before_it_connects_is_told(daemon, arrays):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    offer = open_feed(daemon.address, request_for({"dataset": {"path": str(arrays)}, "batch_size": 4}, client_name="pending"))
+    assert tool(daemon, "evict", session_of(daemon, "pending")["id"])[0] == 0
+    with connect(offer.lifeline_path) as lifeline:
+        lifeline.send(frame(HELLO, offer.token))
+        welcome = lifeline.recv(4096)
+        assert field(numpy.frombuffer(welcome, numpy.uint8), "Lifeline frame", "code") == 10 and b"evicted by an operator" in welcome
+    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
 
 
 LOSES_ITS_GROUP = (

@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kReplacePatience{2};
 // ends causes at most two: an accepted connection and a queued one. So the third is a refusal.
 constexpr int kMaxEndings = 3;
 // How often an offer may be unknown behind it. The daemon is then another one, or one of the two processes
-// was stopped for longer than the daemon waits for a lifeline.
+// was stopped for longer than the daemon waits for a lifeline. OpenFirst tries all of it kMaxEndings times.
 constexpr int kMaxForgotten = 3;
 
 }  // namespace

@@ -258,7 +258,9 @@ def test_in_a_flood_of_connections_the_files_of_samples_have_descriptors(tmp_pat
             member.size = data.tell()
             data.seek(0)
             shard.addfile(member, data)
-    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(tmp_path), "--workers", "2", "--pool-bytes", "64MiB", under=("prlimit", "--nofile=64:64"))
+    flags = ("--allowed-roots", str(tmp_path), "--workers", "2", "--pool-bytes", "64MiB")
+    daemon = Daemon(tmp_path / "run", *flags, http_listen="127.0.0.1:0", under=("prlimit", "--nofile=64:64"))
+    port = int((daemon.folder / "http.port").read_text())
     feeds = []
     with contextlib.ExitStack() as flood:
         with pytest.raises(pinfeed.ResourceExhaustedError, match="descriptors"):
@@ -268,7 +270,10 @@ def test_in_a_flood_of_connections_the_files_of_samples_have_descriptors(tmp_pat
         for index in range(64):
             path, kind = ((daemon.folder / "lifeline.sock", socket.SOCK_SEQPACKET), (daemon.address, socket.SOCK_STREAM))[index % 2]
             flood.enter_context(connect(str(path), kind))
+        for _ in range(16):
+            flood.enter_context(socket.create_connection(("127.0.0.1", port)))
         eventually("connections were turned away", lambda: "refused (descriptors)" in daemon.log())
+        eventually("of HTTP too", lambda: "accept an HTTP connection: the last descriptors" in daemon.log())
         for feed in feeds:
             for _ in range(3):
                 assert numpy.concatenate([batch.npy[:, 0] for batch in feed]).tolist() == list(range(64))

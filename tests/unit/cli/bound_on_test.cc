@@ -87,6 +87,8 @@ TEST(BoundOnTest, WhatNoLongerRunsIsBoundOnNothing) {
     EXPECT_EQ(FeedBoundOn(feed), "nothing: it is " + state);
     EXPECT_EQ(SessionBoundOn(session, feed), "-");
   }
+  feed["state"] = "failed";
+  EXPECT_EQ(SessionBoundOn(session, feed), "-");
 }
 
 TEST(BoundOnTest, ABatchersBatchesAreForAModel) {
