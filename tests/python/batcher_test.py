@@ -8,6 +8,8 @@ import asyncio
 import concurrent.futures
 import gc
 import io
+import itertools
+import math
 import multiprocessing
 import os
 import queue
@@ -757,3 +759,76 @@ def test_what_follows_an_interrupted_answer_says_so(serve, monkeypatch):
             batch.answer([b"1"])
         with pytest.raises(pinfeed.UnavailableError, match=r"^an earlier call of the batcher 'stopped' has ended the connection \(KeyboardInterrupt\): open another Batcher$"):
             batch.answer([b"1"])
+
+
+def test_a_handler_that_raises_anywhere_in_an_answer_leaves_the_batcher_to_other_threads(serve):
+    """Python runs handlers where a function begins, too."""
+
+    def is_free(lock):
+        return lock.acquire(timeout=1) and lock.release() is None
+
+    for calls in itertools.count(1):
+        batcher = serve(f"anywhere {calls}", model=False, max_batch=1)
+        with pinfeed.BatcherClient(f"anywhere {calls}") as client, concurrent.futures.ThreadPoolExecutor() as another:
+            client.submit(array(1))
+            batch = take(batcher)
+            begun = itertools.count(1)
+
+            def handled(*_, begun=begun, calls=calls):
+                if next(begun) == calls:
+                    raise KeyboardInterrupt
+
+            before = sys.gettrace()
+            sys.settrace(handled)
+            try:
+                batch.answer([b"1"])
+                break
+            except KeyboardInterrupt:
+                sys.settrace(before)
+                assert another.submit(is_free, batcher._lock).result(TIMEOUT)
+            finally:
+                sys.settrace(before)
+    assert calls > 5
+
+
+def test_requests_one_by_one_use_the_same_memory(serve):
+    """That of the others is never allocated."""
+    serve("one by one", max_delay=0)
+    with pinfeed.BatcherClient("one by one") as client:
+        futures = []
+        for value in range(20):
+            futures.append(client.submit(array(value)))
+            assert value_of(futures[-1].result(TIMEOUT)) == value
+        assert len({future._slot for future in futures}) == 1
+
+
+def test_an_array_is_taken_whatever_other_threads_submit_meanwhile(serve, monkeypatch):
+    """Equal dtypes may be different objects: those of torch, of the other byte order, and of unpickled arrays."""
+    serve("dtypes", max_delay=0)
+    with pinfeed.BatcherClient("dtypes") as client:
+        monkeypatch.setattr(pinfeed.BatcherClient, "_dtype", property(lambda _: None, lambda *_: None), raising=False)
+        assert value_of(client.submit(array(3)).result(TIMEOUT)) == 3
+
+
+def test_an_interrupted_request_that_leaves_does_not_end_the_client(serve):
+    serve("leaving", model=False)
+    with pinfeed.BatcherClient("leaving") as client:
+        futures = [client.submit(array(value)) for value in range(2)]
+
+        class Leaving(type(futures[0])):
+            _until = property(lambda self: client._futures.clear() or math.inf)
+
+        futures[0].__class__ = Leaving
+        client._check_daemon()
+
+
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_the_rows_of_a_tensor_with_names_are_answers(serve):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.Tensor, "has_names"):
+        pytest.skip("this torch has no named tensors")
+    batcher = serve("names", model=False, max_batch=1)
+    with pinfeed.BatcherClient("names") as client:
+        future = client.submit(array(1))
+        assert take(batcher).answer(torch.full((1, 2), 3.0).rename("request", "score")) == 1
+        assert np.frombuffer(future.result(TIMEOUT), np.float32).tolist() == [3, 3]

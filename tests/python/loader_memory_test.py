@@ -277,8 +277,9 @@ def test_an_allocated_tensor_and_its_views_are_not_copied(torch):
         assert address[0] == address[1]
 
 
-def test_a_tensor_in_the_channels_last_format_keeps_it(torch):
-    tensor = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 1)])
+def test_a_tensor_in_the_channels_last_format_keeps_it(torch, shape):
+    tensor = torch.rand(shape).to(memory_format=torch.channels_last)
     read = carried(tensor)
     assert read.stride() == tensor.stride() and torch.equal(read, tensor)
 

@@ -273,7 +273,7 @@ def test_tensors_with_gaps_orders_and_lazy_bits_arrive(streams):
         base[::2, 1:],
         base[:, :1].expand(6, 3, 5),
         torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
-        torch.zeros(2, 1, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.zeros(2, 1, 4, 5).to(memory_format=torch.channels_last),
         noise(300, 400).t(),
         noise(300, 400)[:, ::2],
         waves.conj(),

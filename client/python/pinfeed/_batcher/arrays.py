@@ -34,6 +34,8 @@ def bytes_of(array: Any) -> memoryview:
     import torch
 
     dense = (array.to_dense() if array.layout != torch.strided else array).detach().cpu().resolve_conj().resolve_neg()
+    if hasattr(dense, "has_names") and dense.has_names():  # newer releases of torch have no named tensors
+        dense = dense.rename(None)
     row = dense.reshape(-1)
     if row.stride(0) != 1:  # of one element it may be anything
         row = row.clone(memory_format=torch.contiguous_format)

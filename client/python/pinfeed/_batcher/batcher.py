@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections.abc
-import contextlib
 import threading
 import time
 import warnings
@@ -136,7 +135,6 @@ class Batcher:
         self._most = most  # bytes of an answer that is no error
         self._failed = ""  # the error of the call that has ended the connection
         self._lock = threading.RLock()  # a signal handler may close within a call
-        self._calling = False
         self._feed = Feed(
             open_spec(
                 spec,
@@ -187,22 +185,16 @@ class Batcher:
 
     def _call(self, kind: int, tensors: Any, size: int = 0) -> int:
         """Tells the daemon something about a batch. Returns the number in its reply. Not while another thread does."""
-        with self._alone("next"):
+        self._refuse_within("next")
+        with self._lock:  # no generator keeps it: what a signal handler raises on the way into one leaves it there, locked, as long as the traceback lives
             return self._call_locked(kind, tensors, size)
 
-    @contextlib.contextmanager
-    def _alone(self, call: str) -> Iterator[None]:
-        """Keeps other threads away. Refuses what would mix the answers of two batches: a signal handler or a finalizer within a call, and a forked child."""
+    def _refuse_within(self, call: str) -> None:
+        """Refuses what would mix the answers of two batches: a signal handler or a finalizer within a call, and a forked child."""
         if self._link.is_parents():
             raise Error(Code.FAILED_PRECONDITION, f"{call}: a forked child cannot use its parent's Batcher: answer in the process that took the batch")
-        with self._lock:
-            if self._calling:
-                raise Error(Code.FAILED_PRECONDITION, f"{call}: this thread is within another call of the batcher {self._name!r}: a signal handler or __del__ may only close it")
-            self._calling = True
-            try:
-                yield
-            finally:
-                self._calling = False
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+            raise Error(Code.FAILED_PRECONDITION, f"{call}: this thread is within another call of the batcher {self._name!r}: a signal handler or __del__ may only close it")
 
     def _call_locked(self, kind: int, tensors: Any, size: int) -> int:
         if self._failed:
@@ -227,7 +219,8 @@ class Batcher:
         contents = [_bytes_of(output) for output in _outputs_for(len(batch), outputs)]
         if len(contents) != len(batch):  # the daemon answers from memory that is as long as the batch
             raise invalid(f"answer: {type(outputs).__name__} has {len(contents)} outputs, and a len() of {len(batch)}, the number of requests")
-        with self._alone("answer"):
+        self._refuse_within("answer")
+        with self._lock:
             if self._closed:
                 raise Error(Code.FAILED_PRECONDITION, f"answer: the batcher {self._name!r} is closed")
             if batch._answered:

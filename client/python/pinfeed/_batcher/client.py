@@ -83,9 +83,11 @@ class BatcherClient:
         self._dtype: Any = None  # of the latest request
         self._link = Link(place)
         self._lock = threading.RLock()
-        self._free: queue.SimpleQueue[Optional[int]] = queue.SimpleQueue()  # no Condition: what a signal handler raises in its `wait` leaves the lock free
-        for slot in range(in_flight):
-            self._free.put(slot)
+        self._free = list(range(in_flight))  # the last one is taken first: memory that was used is used again
+        # Something for each of them. No Condition: what a signal handler raises in its `wait` leaves the lock free.
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(in_flight):
+            self._permits.put(None)
         self._futures: Dict[int, RequestFuture] = {}
         self._ended: Optional[BaseException] = None
         self._closed = False
@@ -115,7 +117,7 @@ class BatcherClient:
         sent: List[int] = []
         try:
             self._take_slot(deadline if timeout is None else min(timeout, deadline), taken)
-            (slot,) = taken
+            _, slot = taken
             future = RequestFuture(self, slot, until)
             at = slot * self._stride
             self._link.memory[at : at + content.nbytes] = content
@@ -126,9 +128,11 @@ class BatcherClient:
                 self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)), sent=sent)
         except BaseException as error:
             if not sent:  # else the slot becomes free with the answer
-                for slot in taken:
+                for slot in taken[1:]:
                     self._futures.pop(slot, None)
-                    self._free.put(slot)
+                    self._free.append(slot)
+                for permit in taken[:1]:
+                    self._permits.put(permit)
             if isinstance(error, ValueError):  # `close` in another thread has taken the memory
                 self._check()
             raise
@@ -156,12 +160,14 @@ class BatcherClient:
     def _content(self, data: Any) -> memoryview:
         if self._array is not None:
             array = as_array("submit", data)
-            if array.dtype is not self._dtype and dtype_name(array.dtype).upper() == self._array["dtype"]:
-                self._dtype = array.dtype  # reading the name takes longer than all else here
-            if array.dtype is not self._dtype or tuple(array.shape) != self._shape:
+            dtype = array.dtype
+            good = dtype is self._dtype or dtype_name(dtype).upper() == self._array["dtype"]
+            if good:
+                self._dtype = dtype  # reading the name takes longer than all else here
+            if not good or tuple(array.shape) != self._shape:
                 raise invalid(
                     f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {self._shape}, and this is one of "
-                    f"{dtype_name(array.dtype)} {tuple(array.shape)}",
+                    f"{dtype_name(dtype)} {tuple(array.shape)}",
                 )
             return bytes_of(array)
         try:
@@ -191,16 +197,17 @@ class BatcherClient:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
 
     def _take_slot(self, timeout: float, taken: List[Any]) -> None:
-        """Adds a free slot to `taken`; None, which is to be given back too, if the connection has ended."""
+        """Adds a permit and a free slot to `taken`, which are to be given back. The permit alone if the connection has ended."""
         waits = timeout > 0 and threading.current_thread() is not self._thread  # a callback of a future would wait for itself
         try:
-            taken.extend(map(self._free.get, (waits,), (timeout,)))  # no handler runs between getting and extending
+            taken.extend(map(self._permits.get, (waits,), (timeout,)))  # no handler runs between getting and extending
         except queue.Empty:
             raise ResourceExhaustedError(
                 Code.RESOURCE_EXHAUSTED,
                 f"submit: {len(self._futures)} requests of this client are on their way (in_flight), and none was answered within {timeout if waits else 0:g} s",
             ) from None
         self._check()
+        taken.extend(map(self._free.pop, (-1,)))
 
     def _cancel(self, future: RequestFuture) -> None:
         if self._link.is_parents():
@@ -216,7 +223,7 @@ class BatcherClient:
     def _check_daemon(self) -> None:
         """Raises if the daemon should have answered a request long ago."""
         with self._lock:
-            first = min((future._until for future in self._futures.values()), default=None)
+            first = min((future._until for future in list(self._futures.values())), default=None)  # an interrupted `submit` has no lock
         if first is not None and time.monotonic() > first + HANGS_S:
             raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
 
@@ -230,7 +237,8 @@ class BatcherClient:
                 raise Error(Code.INTERNAL, f"the daemon answered slot {frame.slot}, which has no request")
             at = frame.slot * self._stride + self._answer_offset
             answer = self._link.memory[at : at + frame.bytes]
-            self._free.put(frame.slot)
+            self._free.append(frame.slot)
+            self._permits.put(None)
         if not future.set_running_or_notify_cancel():
             return
         if frame.code:
@@ -245,7 +253,7 @@ class BatcherClient:
             self._ended = error
             lost = list(self._futures.values())
             self._futures.clear()
-            self._free.put(None)  # each who waits gets it, and gives it back
+            self._permits.put(None)  # each who waits gets it, and gives it back
         for future in lost:
             if future.set_running_or_notify_cancel():
                 future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))

@@ -29,6 +29,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Se
 import numpy
 
 from .._base.errors import Code, Error
+from .._copies.block import dense_strides
 from .encoded import ADVICE, EncodedImage, Placed, Row, Totals
 
 HEADER_BYTES = 64
@@ -429,7 +430,7 @@ class _BatchPickler(pickle.Pickler):
         count, size = tensor.numel(), tensor.element_size()
         strides: Optional[Tuple[int, ...]] = None
         length = count * size
-        if not tensor.is_contiguous():
+        if not tensor.is_contiguous() or (count and 1 in shape and tensor.stride() != dense_strides(shape)):  # see `_all_in_c_order`
             strides = tensor.stride()
             length = (1 + sum((extent - 1) * step for extent, step in zip(shape, tensor.stride()))) * size
         offset: Optional[int] = HEADER_BYTES
