@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of element types, and what torch asks of arrays.
+"""Names of element types, what torch asks of arrays, and strides.
 
 What comes in: strings, torch dtypes, NumPy dtypes and scalar types. What goes out: names as the spec has them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from .checks import Checks, shown
 
@@ -40,3 +40,12 @@ def _numpy_dtype(dtype: Any) -> Optional[Any]:
         return None if dtype is None else numpy.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return None
+
+
+def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Returns the strides of a tensor in C order."""
+    strides, stride = [], 1
+    for extent in reversed(shape):
+        strides.append(stride)
+        stride *= extent
+    return tuple(reversed(strides))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, List, Tuple
 
+from .._base.dtypes import dense_strides
+
 
 @functools.lru_cache(maxsize=None)
 def item_bytes(torch: Any, dtype: Any) -> int:
@@ -29,15 +31,6 @@ def carve(torch: Any, block: Any, dtype: Any, shape: Tuple[int, ...], offset: in
             rows = _over(torch, block, dtype, offset // size, (count, *shape), (pitch // size, *strides))
             return list(slices(rows))
     return [_over(torch, block, dtype, (offset + pitch * number) // size, shape, strides) for number in range(count)]
-
-
-def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
-    """Returns the strides of a tensor in C order."""
-    strides, stride = [], 1
-    for extent in reversed(shape):
-        strides.append(stride)
-        stride *= extent
-    return tuple(reversed(strides))
 
 
 def _over(torch: Any, block: Any, dtype: Any, begin: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> Any:

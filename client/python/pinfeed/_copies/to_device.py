@@ -15,11 +15,11 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .._base.checks import Checks, shown
-from .._base.dtypes import dtype_name, has_layout_of_tensors
+from .._base.dtypes import dense_strides, dtype_name, has_layout_of_tensors
 from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
-from .block import carve, dense_strides, item_bytes
+from .block import carve, item_bytes
 from .._feed.device import ordinal_of
 from .copier import IDLE, Copier, Sending, copier
 from .tree import Tree

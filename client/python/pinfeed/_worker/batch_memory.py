@@ -28,8 +28,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Se
 
 import numpy
 
+from .._base.dtypes import dense_strides
 from .._base.errors import Code, Error
-from .._copies.block import dense_strides
 from .encoded import ADVICE, EncodedImage, Placed, Row, Totals
 
 HEADER_BYTES = 64
