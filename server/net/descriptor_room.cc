@@ -2,6 +2,7 @@
 #include "server/net/descriptor_room.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -46,9 +47,10 @@ bool IsLeftToFiles(int fd, uint64_t max_fds) {
   return static_cast<uint64_t>(fd) + ForConnections(max_fds) / 2 >= max_fds;
 }
 
-bool NextIsLeftToFiles(int open) {
-  const UniqueFd next(::fcntl(open, F_DUPFD_CLOEXEC, 0));
-  return next && IsLeftToFiles(next.get(), DescriptorLimit());
+bool NextIsLeftToFiles(int listener) {
+  const UniqueFd next(::fcntl(listener, F_DUPFD_CLOEXEC, 0));
+  pollfd waiting{listener, POLLIN, 0};
+  return next && IsLeftToFiles(next.get(), DescriptorLimit()) && ::poll(&waiting, 1, 0) != 0;
 }
 
 uint64_t DescriptorLimit() {

@@ -23,8 +23,8 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
 // half of what connections have of their own. Without them, good samples could not be read, and would count
 // as bad.
 bool IsLeftToFiles(int fd, uint64_t max_fds);
-// The same for the descriptor that this process would get next. `open`: any that it has.
-bool NextIsLeftToFiles(int open);
+// The same for the descriptor of a connection that waits at a listener, if one does.
+bool NextIsLeftToFiles(int listener);
 // The limit on the descriptors of this process.
 uint64_t DescriptorLimit();
 

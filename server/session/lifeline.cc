@@ -119,7 +119,11 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
     return departed.kept;
   }
   if (const std::shared_ptr<Session> session = sessions_.Find(session_id)) {
-    session->evicted = error;  // its client has not connected yet, and would ask for another one
+    // Its client has not connected yet. If it were told that there is no session, it would ask for another
+    // one.
+    evicted_.push_back({session->token, session->peer, error});
+    loop_->At(EventLoop::Clock::now() + hello_timeout_, [this] { evicted_.pop_front(); });
+    sessions_.Depart(session, evicted);
     return size_t{0};
   }
   return NotFound("evict: there is no session " + std::to_string(session_id) +
@@ -211,10 +215,11 @@ void LifelineServer::HandOver(ConnectionId id, Connection& connection, const Lif
 }
 
 Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  for (const Evicted& gone : evicted_)
+    if (TokensEqual(gone.token, frame.token) && gone.peer == connection.peer) return gone.error;
   ASSIGN_OR_RETURN(connection.session, sessions_.FindPending(frame.token, connection.peer));
   silent_.Remove(connection.peer.uid, id);
   Session& session = *connection.session;
-  RETURN_IF_ERROR(session.evicted);
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
   std::vector<int> fds = {session.pages->publish_fd(), session.pages->release_fd(),
@@ -285,8 +290,8 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
 
 void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& error) {
   Connection& connection = connections_.at(id);
-  // What has ended meanwhile is no fault of the peer.
-  if (error.code() != Code::kUnavailable)
+  // What has ended meanwhile, or was evicted, is no fault of the peer.
+  if (error.code() != Code::kUnavailable && error.code() != Code::kAborted)
     refusals_.Count(refusal, Describe(connection.peer) + ": " + error.message());
   SendRefusal(connection.fd.get(), error);
   OnHangUp(id, connection);

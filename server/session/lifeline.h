@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,12 @@ class LifelineServer {
     EventLoop::Watched watched_pidfd;
     EventLoop::Watched watched_doorbell;
   };
+  // A session that was evicted before its client connected: what to tell that client.
+  struct Evicted {
+    Token token;
+    Peer peer;
+    Status error;
+  };
 
   LifelineServer(Listener listener, std::unique_ptr<EventLoop> loop, std::chrono::milliseconds hello_timeout,
                  SessionTable& sessions, Refusals& refusals);
@@ -111,6 +118,7 @@ class LifelineServer {
   BatcherConnections batchers_;
   SilentLifelines silent_;  // the connections without a hello
   DecodeLinks decode_links_;
+  std::deque<Evicted> evicted_;  // the oldest first, each for `hello_timeout`
 };
 
 }  // namespace pinfeed

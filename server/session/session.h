@@ -64,7 +64,6 @@ struct Session : Participant {
   std::string trace_id;   // the trace id of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
   bool served = false;      // it has been kAttached
-  Status evicted;           // why it was while kPending: for its client, once that connects
   bool mapped = false;      // its client may have the memory mapped
   bool taking_part = true;  // it has not departed from its feed and group
 };

@@ -317,12 +317,15 @@ def test_an_orphaned_session_is_evicted_too(daemon, arrays):
 def test_a_trainer_that_is_evicted_before_it_connects_is_told(daemon, arrays):
     used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
     offer = open_feed(daemon.address, request_for({"dataset": {"path": str(arrays)}, "batch_size": 4}, client_name="pending"))
-    assert tool(daemon, "evict", session_of(daemon, "pending")["id"])[0] == 0
+    session, refused = session_of(daemon, "pending")["id"], daemon.log().count("refused (token)")
+    assert tool(daemon, "evict", session)[0] == 0
+    eventually("all is back, before its client comes", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+    assert re.search(rf"session {session} .*: ended: evicted by an operator", daemon.log())
     with connect(offer.lifeline_path) as lifeline:
         lifeline.send(frame(HELLO, offer.token))
         welcome = lifeline.recv(4096)
         assert field(numpy.frombuffer(welcome, numpy.uint8), "Lifeline frame", "code") == 10 and b"evicted by an operator" in welcome
-    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+    assert daemon.log().count("refused (token)") == refused
 
 
 LOSES_ITS_GROUP = (

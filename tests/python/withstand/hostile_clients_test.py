@@ -248,6 +248,26 @@ def test_running_out_of_descriptors(numbers, tmp_path):
     daemon.stop()
 
 
+def test_a_connection_that_fits_is_not_refused(tmp_path):
+    """Nobody waits behind it."""
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", http_listen="127.0.0.1:0", under=("prlimit", "--nofile=64:64"))
+    port = int((daemon.folder / "http.port").read_text())
+    left = 64 - 64 // 8 // 2  # the next descriptor is then one of those for files
+
+    def has(count):
+        return count <= len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+
+    with contextlib.ExitStack() as held:
+        while not has(left):
+            before = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            eventually("it is accepted", lambda before=before: has(before + 1))
+        assert "refused (descriptors)" not in daemon.log()
+        held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        eventually("the next one waits", lambda: "refused (descriptors)" in daemon.log())
+    daemon.stop()
+
+
 def test_in_a_flood_of_connections_the_files_of_samples_have_descriptors(tmp_path):
     """A file of a shard is opened for each sample."""
     with tarfile.open(tmp_path / "0.tar", "w") as shard:

@@ -244,7 +244,7 @@ class BatcherClient:
         if frame.code:
             future.set_exception(make_error(frame.code, frame.text))
         else:
-            future.set_result(bytes(answer))
+            future.set_result(answer)
 
     def _on_end(self, error: BaseException) -> None:
         if self._closed:

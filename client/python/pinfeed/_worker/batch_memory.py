@@ -430,7 +430,7 @@ class _BatchPickler(pickle.Pickler):
         count, size = tensor.numel(), tensor.element_size()
         strides: Optional[Tuple[int, ...]] = None
         length = count * size
-        if not tensor.is_contiguous() or (count and 1 in shape and tensor.stride() != dense_strides(shape)):  # see `_all_in_c_order`
+        if not tensor.is_contiguous() or (count and 1 in shape and tensor.stride() != dense_strides(shape)):  # convolutions tell channels_last by it
             strides = tensor.stride()
             length = (1 + sum((extent - 1) * step for extent, step in zip(shape, tensor.stride()))) * size
         offset: Optional[int] = HEADER_BYTES
