@@ -10,9 +10,9 @@
 namespace pinfeed {
 
 struct LogContext {
-  uint64_t session = 0;  // 0: none
-  uint64_t feed = 0;     // 0: none
-  std::string trace_id;  // 32 hexadecimal digits, or empty
+  uint64_t session = 0;       // 0: none
+  uint64_t feed = 0;          // 0: none
+  std::string trace_id = {};  // 32 hexadecimal digits, or empty
 };
 
 // Purpose: sets the log context of this thread during its lifetime. Unset fields inherit from the outer

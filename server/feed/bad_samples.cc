@@ -17,7 +17,7 @@ constexpr uint64_t kMaxWarnings = 100;  // of one feed; later samples are logged
 void BadSampleLog::Log(const std::vector<BadSampleNote>& bad) {
   if (bad.empty()) return;
   static LogPace pace(kMaxLoggedPerSecond);
-  const LogScope scope({.session = 0, .feed = feed_, .trace_id = ""});
+  const LogScope scope({.feed = feed_});
   uint64_t before = logged_.fetch_add(bad.size());
   for (const BadSampleNote& note : bad) {
     const auto level = before++ < kMaxWarnings ? spdlog::level::warn : spdlog::level::info;

@@ -129,7 +129,7 @@ void Feed::Do(AfterUnlock after) {
     parts_.producer->Produce(std::move(request));
   if (!after.work.failure.ok()) {
     static LogPace pace(kMaxFailuresLoggedPerSecond);
-    const LogScope scope({.session = 0, .feed = parts_.id, .trace_id = ""});
+    const LogScope scope({.feed = parts_.id});
     if (const auto more = pace.Admit())
       spdlog::error("feed {}: failed: {}{}", parts_.id, after.work.failure.ToString(), *more);
   }

@@ -201,7 +201,7 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
     if (!request->Replace()) continue;  // another task may be the batch that all others wait for
     static LogPace pace(kProducerLinesASecond);
     if (const auto more = pace.Admit()) {
-      const LogScope scope({.session = 0, .feed = feed_, .trace_id = ""});
+      const LogScope scope({.feed = feed_});
       spdlog::warn(
           "feed {}: process {} has not filled {} within {} ms (task_timeout_ms), or hung up: another one "
           "fills it too, in another slot{}",
@@ -256,7 +256,7 @@ void ProducerGroup::OnEnded(ProducerId id) {
       } else {
         static LogPace pace(kProducerLinesASecond);
         if (const auto more = pace.Admit()) {
-          const LogScope scope({.session = 0, .feed = feed_, .trace_id = ""});
+          const LogScope scope({.feed = feed_});
           spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again{}", feed_,
                        producer.pid, batch, *more);
         }

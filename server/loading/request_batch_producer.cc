@@ -152,7 +152,7 @@ Status RequestBatchProducer::LoadSamples(const BatcherQueue::Load& load, uint32_
     if (status.code() == Code::kResourceExhausted) {
       static LogPace pace(1);  // the frame to the client has no room for the numbers
       if (const auto more = pace.Admit()) {
-        const LogScope scope({.session = 0, .feed = piece.share()->feed, .trace_id = ""});
+        const LogScope scope({.feed = piece.share()->feed});
         spdlog::warn("feed {}: {} failed: {}{}", piece.share()->feed, RequestName(request->id),
                      status.ToString(), *more);
       }

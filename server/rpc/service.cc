@@ -192,7 +192,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
 }
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
-  const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+  const LogScope scope({.trace_id = opening->trace_id});
   if (opening->call.cancelled()) return opening->call.Finish(grpc::Status::CANCELLED);
   Result<OpenFeedArguments> arguments = Check(opening->caller, opening->request);
   if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
@@ -204,7 +204,7 @@ void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
 void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
   parts_.dataset_opener.Open(opening->caller.peer.uid, opening->arguments.spec.dataset,
                              opening->call.limits(), [this, opening](const DatasetOpener::Opened& dataset) {
-                               const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+                               const LogScope scope({.trace_id = opening->trace_id});
                                if (!dataset.ok())
                                  return Refuse(opening->caller, opening->call, dataset.status());
                                Queue(opening->caller, opening->call, kOpenFeed,
@@ -214,7 +214,7 @@ void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
 
 void FeederService::Open(const std::shared_ptr<Opening>& opening,
                          const std::shared_ptr<const Dataset>& dataset) {
-  const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+  const LogScope scope({.trace_id = opening->trace_id});
   const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
   const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
   if (opening->call.cancelled()) return refuse(cancelled);

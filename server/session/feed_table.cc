@@ -56,7 +56,7 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
     const MutexLock lock(mutex_);
     id = next_id_++;
   }
-  const LogScope scope({.session = 0, .feed = id, .trace_id = ""});
+  const LogScope scope({.feed = id});
   ASSIGN_OR_RETURN(std::unique_ptr<Feed> made, make(id));
   const std::shared_ptr<Feed> feed(made.release(), [this](Feed* last) { Retire(last); });
   const FeedSpec& spec = feed->spec();
@@ -207,7 +207,7 @@ std::optional<OngoingOperation> FeedTable::CurrentOperation() const {
 
 void FeedTable::Do(Job job) {
   const std::string name = "feed " + std::to_string(job.feed->id());
-  const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
+  const LogScope scope({.feed = job.feed->id()});
   if (job.part != nullptr) {
     std::optional<ClientProcess> remaining_mapper;
     if (!job.remaining_mappers.empty()) remaining_mapper = std::move(job.remaining_mappers.front());

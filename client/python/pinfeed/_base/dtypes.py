@@ -6,7 +6,7 @@ What comes in: strings, torch dtypes, NumPy dtypes and scalar types. What goes o
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .checks import Checks, shown
 
@@ -49,3 +49,12 @@ def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
         strides.append(stride)
         stride *= extent
     return tuple(reversed(strides))
+
+
+def all_in_c_order(torch: Any, shape: Tuple[int, ...], tensors: List[Any]) -> bool:
+    """Returns whether tensors of a shape have no gaps, and the strides of C order. torch says "contiguous" whatever the stride of a dimension of 1 is, which
+    tells convolutions of images of one channel that these are in channels_last.
+    """
+    if not all(map(torch.Tensor.is_contiguous, tensors)):
+        return False
+    return 1 not in shape or 0 in shape or list(map(torch.Tensor.stride, tensors)).count(dense_strides(shape)) == len(tensors)

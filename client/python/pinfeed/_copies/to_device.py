@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .._base.checks import Checks, shown
-from .._base.dtypes import dense_strides, dtype_name, has_layout_of_tensors
+from .._base.dtypes import all_in_c_order, dtype_name, has_layout_of_tensors
 from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
@@ -244,7 +244,7 @@ class _Move:
         if not all(map(_IS_CPU, tensors)) or list(map(_DTYPE, tensors)).count(first.dtype) != len(tensors):  # which stack would convert
             return False
         try:
-            if not _all_in_c_order(torch, first.shape, tensors):  # which keep their order
+            if not all_in_c_order(torch, first.shape, tensors):  # which keep their order
                 return False
         except (RuntimeError, NotImplementedError):  # sparse ones have none
             return False
@@ -304,7 +304,7 @@ class _Move:
             return
         values = dtype.is_floating_point or dtype.is_complex  # whose bytes may be those of others
         try:
-            dense = _all_in_c_order(torch, first.shape, tensors) and not (values and any(map(of.is_neg, tensors)))
+            dense = all_in_c_order(torch, first.shape, tensors) and not (values and any(map(of.is_neg, tensors)))
             dense = dense and not (dtype.is_complex and any(map(of.is_conj, tensors))) and not any(map(_has_names(torch), tensors))
             addresses = list(map(of.data_ptr, tensors)) if dense else []
         except (RuntimeError, NotImplementedError):  # a layout of other memory
@@ -330,7 +330,7 @@ class _Move:
             if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
                 tensor = tensor.clone()
         self._kept.append(tensor)
-        strides = None if _all_in_c_order(torch, tensor.shape, [tensor]) else tuple(tensor.stride())
+        strides = None if all_in_c_order(torch, tensor.shape, [tensor]) else tuple(tensor.stride())
         self._add(tensor.dtype, tuple(tensor.shape), strides, size, [key], [tensor.data_ptr()])
 
     def _add_array(self, key: int, source: Any) -> None:
@@ -398,15 +398,6 @@ def _alike(tensors: List[Any]) -> bool:
         if values.count(values[0]) != len(values):
             return False
     return True
-
-
-def _all_in_c_order(torch: Any, shape: Tuple[int, ...], tensors: List[Any]) -> bool:
-    """Returns whether tensors of a shape have no gaps, and the strides of C order. torch says "contiguous" whatever the stride of a dimension of 1 is, which
-    tells convolutions of images of one channel that these are in channels_last.
-    """
-    if not all(map(torch.Tensor.is_contiguous, tensors)):
-        return False
-    return 1 not in shape or 0 in shape or list(map(torch.Tensor.stride, tensors)).count(dense_strides(shape)) == len(tensors)
 
 
 @functools.lru_cache(maxsize=None)

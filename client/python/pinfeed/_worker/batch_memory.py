@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Se
 
 import numpy
 
-from .._base.dtypes import dense_strides
+from .._base.dtypes import all_in_c_order
 from .._base.errors import Code, Error
 from .encoded import ADVICE, EncodedImage, Placed, Row, Totals
 
@@ -430,7 +430,7 @@ class _BatchPickler(pickle.Pickler):
         count, size = tensor.numel(), tensor.element_size()
         strides: Optional[Tuple[int, ...]] = None
         length = count * size
-        if not tensor.is_contiguous() or (count and 1 in shape and tensor.stride() != dense_strides(shape)):  # convolutions tell channels_last by it
+        if not all_in_c_order(torch, shape, [tensor]):
             strides = tensor.stride()
             length = (1 + sum((extent - 1) * step for extent, step in zip(shape, tensor.stride()))) * size
         offset: Optional[int] = HEADER_BYTES
