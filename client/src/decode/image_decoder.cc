@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "client/src/decode/engine_calls.h"
 #include "client/src/decode/image_plan_check.h"
 
 namespace pinfeed {
@@ -129,7 +130,10 @@ void GpuImageDecoder::RunEngines(std::span<const ImageToDecode> images) {
   size_t count = 0;
   for (const Made& made : std::span(chunk_.made).first(chunk_.count))
     if (made.on_engine) work[count++] = WorkOf(images[made.index], made);
-  if (engines_->Decode(std::span(work).first(count), stream_->native())) return;
+  {
+    const EngineCalls::Scope call(EngineCalls::Of(device_->ordinal()));
+    if (engines_->Decode(std::span(work).first(count), stream_->native())) return;
+  }
   for (Made& made : std::span(chunk_.made).first(chunk_.count)) made.again |= made.on_engine;
 }
 
