@@ -27,9 +27,6 @@ void Write(const ImagePlan& plan, std::span<std::byte> place) {
 constexpr double kWorkerDecodes = 700;   // of a worker that decodes and transforms
 constexpr double kWorkerPasses = 18500;  // of a worker that checks a file and passes it on
 constexpr double kGpuDecodes = 31000;
-// Of the workers' time: a batch whose workers are late costs the GPU's time, too.
-constexpr double kCountedWorkers = 0.8;
-
 // The processors that a client's decode threads, which spin in nvJPEG, and its trainer need. With 16 of 16
 // workers, "auto" gave 33,900 images a second on an H100, with 12 38,100 (docs/decisions/0039).
 constexpr uint32_t kClientThreads = 4;
@@ -37,8 +34,7 @@ constexpr uint32_t kClientThreads = 4;
 // The share with which both finish at once: with it, workers * share / kGpuDecodes seconds of the workers are
 // share / kWorkerPasses + (1 - share) / kWorkerDecodes.
 uint32_t ShareFor(uint32_t workers) {
-  const double share =
-      1 / kWorkerDecodes / (1 / kWorkerDecodes - 1 / kWorkerPasses + kCountedWorkers * workers / kGpuDecodes);
+  const double share = 1 / kWorkerDecodes / (1 / kWorkerDecodes - 1 / kWorkerPasses + workers / kGpuDecodes);
   return static_cast<uint32_t>(std::clamp(share, 0.001, 1.0) * kWholeShare);
 }
 
