@@ -118,9 +118,11 @@ Status GpuDecodeProgram::LoadPixels(ImageSize size, const SamplePlaces& places,
   return places.Pack(image_, buffers.pixels);
 }
 
-uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus) {
-  const uint32_t beside = cpus - std::min(cpus, kClientThreads);
-  return std::min(workers, std::max({beside, workers / 2, 1U}));
+uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus, uint32_t ranks) {
+  const uint32_t own_workers = std::max(workers / ranks, 1U);
+  const uint32_t own_cpus = cpus / ranks;
+  const uint32_t beside = own_cpus - std::min(own_cpus, kClientThreads);
+  return std::min(own_workers, std::max({beside, own_workers / 2, 1U}));
 }
 
 Result<DecodeChoice> ChooseDecode(const FeedSpec& spec, const Dataset& dataset, const std::string& no_decoder,

@@ -57,8 +57,8 @@ struct DecodeChoice {
 };
 
 // The workers of `workers` that may load at once for a feed whose images a client decodes, on a host with
-// `cpus` processors.
-uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus);
+// `cpus` processors. Of the feed's job, `ranks` share both. Precondition: ranks > 0.
+uint32_t WorkersBesideDecoders(uint32_t workers, uint32_t cpus, uint32_t ranks);
 
 // Decides what `spec` leaves open: a share with which `workers` threads and a GPU finish together, or the CPU
 // if the GPU cannot decode for this feed. `no_decoder` says why the client cannot; empty: it can. Errors:

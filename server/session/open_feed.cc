@@ -184,6 +184,11 @@ void FeedOpener::AwaitMemory(const Demand& demand, const Status& lack) const {
   parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
+uint32_t FeedOpener::RanksHere(const FeedSpec& spec) const {
+  const size_t gpus = parts_.devices == nullptr ? 0 : parts_.devices->Snapshot().size();
+  return std::min(spec.world_size, std::max(static_cast<uint32_t>(gpus), 1U));
+}
+
 Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(const NewFeed& wanted,
                                                          std::shared_ptr<const Dataset> dataset) const {
   FeedSpec spec = wanted.arguments.spec;
@@ -192,7 +197,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(const NewFeed& wanted,
   const std::shared_ptr<const Dataset> opened = dataset;
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const uint32_t beside_decoders = WorkersBesideDecoders(parts_.workers.threads(), parts_.cpus);
+  const uint32_t beside_decoders =
+      WorkersBesideDecoders(parts_.workers.threads(), parts_.cpus, RanksHere(spec));
   ASSIGN_OR_RETURN(DecodeChoice decode,
                    ChooseDecode(spec, *dataset, WhyNoDecoder(wanted.arguments), beside_decoders));
   spec.decode = decode.decode;

@@ -150,6 +150,8 @@ class FeedOpener {
     return make();
   }
   void AwaitMemory(const Demand& demand, const Status& lack) const;
+  // How many ranks of a feed's job share the workers: at most one for each GPU of this host.
+  uint32_t RanksHere(const FeedSpec& spec) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots, uid_t owner) const;
 

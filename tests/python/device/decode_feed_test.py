@@ -55,6 +55,27 @@ def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
         finish(running)
 
 
+def test_ranks_that_feed_gpus_of_one_host_share_its_workers(tmp_path, data, monkeypatch):  # noqa: F811
+    """Each gets the share of a rank that has its part of the workers for itself."""
+
+    def decided(workers, gpus, world_size):
+        monkeypatch.setenv("PINFEED_STAND_IN_GPUS", str(gpus))
+        daemon = start(tmp_path / f"{workers}-{gpus}-{world_size}", data, "--workers", str(workers))  # noqa: F811
+        running = trainer(daemon.address, 2, decode="auto", wait_at=1, rank=world_size - 1, world_size=world_size, **photos(data))
+        try:
+            running.stdout.readline()
+            return pinfeed.status(daemon.address)["feeds"][0]["decode"]
+        finally:
+            finish(running)
+            daemon.stop()
+
+    alone, half = decided(64, 2, 1), decided(32, 2, 1)
+    assert int(alone.removeprefix("auto:")) < int(half.removeprefix("auto:")), "more workers decode more"
+    assert decided(64, 2, 2) == half
+    assert decided(64, 2, 8) == half, "six ranks are on other hosts"
+    assert decided(64, 1, 8) == alone
+
+
 def bench(daemon, data, *words):  # noqa: F811
     command = [TOOL, "--address", daemon.address, "bench", data / "photos", "--batch-size", 5, "--batches", 3, "--transforms", '[{"center_crop": {"size": [20]}}]']
     done = subprocess.run([*map(str, [*command, *words, "--json"])], capture_output=True, text=True, timeout=60, check=False)

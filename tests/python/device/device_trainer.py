@@ -178,7 +178,7 @@ def main():
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
-    with pinfeed.open(**options, **where, address=address, rank=0, world_size=1) as feed:
+    with pinfeed.open(**{"rank": 0, "world_size": 1, **options}, **where, address=address) as feed:
         taken = 0
         held = []
         if ahead:

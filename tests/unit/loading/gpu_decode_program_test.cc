@@ -216,7 +216,7 @@ TEST(ChooseDecodeTest, ShareLetsBothSidesFinishTogether) {
   ASSERT_OK_AND_ASSIGN(const DecodeChoice many, ChooseDecode(Spec(Decode::kAuto), *dataset, "", 12));
   // Both take the same time: the workers for what they decode and pass on, the GPU for its part.
   const double share = many.gpu_share / 1000.0;
-  EXPECT_NEAR(((1 - share) / 700 + share / 18500) / (0.8 * 12), share / 31000, 3e-7);
+  EXPECT_NEAR(((1 - share) / 700 + share / 18500) / 12, share / 31000, 3e-7);
   ASSERT_OK_AND_ASSIGN(const DecodeChoice given, ChooseDecode(Spec(Decode::kAuto, 3), *dataset, "", 16));
   EXPECT_EQ(given.gpu_share, 3U);
   ASSERT_OK_AND_ASSIGN(const DecodeChoice cpu, ChooseDecode(Spec(Decode::kCpu), *dataset, "no GPU", 16));
@@ -225,11 +225,13 @@ TEST(ChooseDecodeTest, ShareLetsBothSidesFinishTogether) {
 }
 
 TEST(ChooseDecodeTest, WorkersLeaveProcessorsToTheClient) {
-  EXPECT_EQ(WorkersBesideDecoders(16, 16), 12U);
-  EXPECT_EQ(WorkersBesideDecoders(64, 64), 60U);
-  EXPECT_EQ(WorkersBesideDecoders(8, 16), 8U) << "there are more processors than workers";
-  EXPECT_EQ(WorkersBesideDecoders(4, 4), 2U);
-  EXPECT_EQ(WorkersBesideDecoders(1, 1), 1U);
+  EXPECT_EQ(WorkersBesideDecoders(16, 16, 1), 12U);
+  EXPECT_EQ(WorkersBesideDecoders(64, 64, 1), 60U);
+  EXPECT_EQ(WorkersBesideDecoders(8, 16, 1), 8U) << "there are more processors than workers";
+  EXPECT_EQ(WorkersBesideDecoders(4, 4, 1), 2U);
+  EXPECT_EQ(WorkersBesideDecoders(1, 1, 1), 1U);
+  EXPECT_EQ(WorkersBesideDecoders(128, 128, 8), 12U) << "as many for each rank as on a host for it alone";
+  EXPECT_EQ(WorkersBesideDecoders(4, 4, 8), 1U);
 }
 
 TEST(ChooseDecodeTest, AutoIsTheCpuWhereTheGpuCannot) {
