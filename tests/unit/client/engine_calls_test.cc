@@ -33,7 +33,7 @@ TEST(EngineCallsTest, AsManyThreadsAsAllowedAreInTheirCallsAtOnceAndNoMore) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(most, Eq(EngineCalls::kAtOnce));
+  EXPECT_EQ(most, EngineCalls::kAtOnce);
 }
 
 TEST(EngineCallsTest, CallsOfOtherGpusAreNotWaitedFor) {
@@ -41,7 +41,7 @@ TEST(EngineCallsTest, CallsOfOtherGpusAreNotWaitedFor) {
   for (int i = 0; i < EngineCalls::kAtOnce; ++i)
     of_first.push_back(std::make_unique<EngineCalls::Scope>(EngineCalls::Of(0)));
   const EngineCalls::Scope of_second(EngineCalls::Of(1));
-  EXPECT_THAT(&EngineCalls::Of(0), Eq(&EngineCalls::Of(0)));
+  EXPECT_EQ(&EngineCalls::Of(0), &EngineCalls::Of(0));
 }
 
 }  // namespace
