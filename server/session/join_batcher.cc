@@ -18,20 +18,6 @@ TensorSpec BytesTensor(const char* name, uint64_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeBatcherFeed(const NewFeed& wanted) const {
-  const FeedSpec& spec = wanted.arguments.spec;
-  const Backend backend = wanted.choice.backend;
-  std::shared_ptr<const Dataset> dataset = MakeRequestDataset(spec);
-  ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const PixelOpsAt pixel_ops_at = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
-  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
-                   SampleLoader::Create(std::move(dataset), spec, pixel_ops_at));
-  ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
-  auto producer = std::make_unique<RequestBatchProducer>(*spec.batcher, std::move(loader), parts_.workers);
-  return MakeFeed(wanted, {spec, std::move(layout), std::move(sampler), std::move(producer)}, backend,
-                  spec.slots);
-}
-
 Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcherArguments& arguments) const {
   const std::string what = "join the batcher " + QuotePath(arguments.name);
   if (peer.pid == 0) {

@@ -48,10 +48,11 @@ struct BatcherPlace {
 inline constexpr size_t kRequestTensor = 0, kAnswerTensor = 1;
 inline constexpr size_t kAnswersTensor = 0, kLengthsTensor = 1;
 
+struct BackendChoice;
 using OpenFeedOutcome = std::variant<std::shared_ptr<Session>, DatasetNeeded, ReplacedEndsFirst>;
 
-// Purpose: creates sessions. Borrows: all it is given (outlive it). Threads: any. Errors: those of OpenFeed;
-// nothing is left behind then.
+// Purpose: creates sessions, on the feeds that a FeedBuilder makes. Borrows: all it is given (outlive it).
+// Threads: any. Errors: those of OpenFeed; nothing is left behind then.
 class FeedOpener {
  public:
   struct Parts {
@@ -84,12 +85,6 @@ class FeedOpener {
   Result<BatcherPlace> JoinBatcher(const Peer& peer, const JoinBatcherArguments& arguments) const;
 
  private:
-  // The backend for the batches. `fallback` says why it is not a better one, if the client requested the
-  // best.
-  struct BackendChoice {
-    Backend backend;
-    std::string fallback;
-  };
   Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const;
   // Whether `replaced` has to end before its successor opens, because no other session uses its feed. Returns
   // an error if the cursor is not valid for the feed.
@@ -103,57 +98,6 @@ class FeedOpener {
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  // What a feed is made for. Its backend is the choice's, unless the client makes the batches on its GPU.
-  struct NewFeed {
-    uint64_t id;
-    uid_t owner;
-    const OpenFeedArguments& arguments;
-    const BackendChoice& choice;
-  };
-  // A feed of a dataset that the daemon reads.
-  Result<std::unique_ptr<Feed>> MakeNativeFeed(const NewFeed& wanted,
-                                               std::shared_ptr<const Dataset> dataset) const;
-  // A feed of resident samples. Null, with the reason in `note`, if the spec allows to do without and they
-  // are not possible. `opened` has the fields of which `dataset` has the feed's.
-  Result<std::unique_ptr<Feed>> MakeResidentFeed(const NewFeed& wanted,
-                                                 const std::shared_ptr<const Dataset>& opened,
-                                                 const std::shared_ptr<const Dataset>& dataset,
-                                                 const Sampler& sampler, std::string* note) const;
-  // Makes the samples of a feed resident, or shares those that are. An error says why that is not possible.
-  Result<std::shared_ptr<ResidentData>> MakeResident(const NewFeed& wanted, const ResidentPlan& plan,
-                                                     const std::shared_ptr<const Dataset>& opened,
-                                                     const std::shared_ptr<const Dataset>& dataset) const;
-  // Why a client cannot have resident samples in any feed of this spec.
-  Status CheckResident(const OpenFeedArguments& arguments, const BackendChoice& choice) const;
-  // A feed that processes of its user fill.
-  Result<std::unique_ptr<Feed>> MakeProducedFeed(const NewFeed& wanted) const;
-  // A feed of requests.
-  Result<std::unique_ptr<Feed>> MakeBatcherFeed(const NewFeed& wanted) const;
-  // Adds what all feeds have, and the arena. `slots`: of the arena; 0: as many as suit the batches and the
-  // memory.
-  Result<std::unique_ptr<Feed>> MakeFeed(const NewFeed& wanted, FeedParts parts, Backend backend,
-                                         uint32_t slots) const;
-  struct Demand {
-    Backend backend = Backend::kHost;
-    std::string gpu_uuid = {};
-    uint64_t bytes = 0;
-    uid_t user = 0;
-  };
-  // Calls `make`, and once more if memory is lacking. In between it waits briefly for the memory of feeds
-  // that have just ended. For a GPU's memory, idle resident samples are freed as well, of other users only if
-  // these have what this user lacks.
-  template <typename Make>
-  auto WithMemory(const Demand& demand, const Make& make) const {
-    auto made = make();
-    if (made.status().code() != Code::kResourceExhausted) return made;
-    AwaitMemory(demand, made.status());
-    return make();
-  }
-  void AwaitMemory(const Demand& demand, const Status& lack) const;
-  // How many ranks of a feed's job share the workers: at most one for each GPU of this host.
-  uint32_t RanksHere(const FeedSpec& spec) const;
-  Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
-                                           const BatchLayout& layout, uint32_t slots, uid_t owner) const;
 
   const Parts parts_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens feeds whose samples are resident on a GPU (decision 0049).
+// Makes feeds whose samples are resident on a GPU (decision 0049).
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "common/base/quote.h"
 #include "common/spec/names.h"
 #include "server/loading/resident_batch_producer.h"
-#include "server/session/open_feed.h"
+#include "server/session/feed_builder.h"
 
 namespace pinfeed {
 namespace {
@@ -18,18 +18,18 @@ constexpr uint64_t kAutoShare = 2;
 
 }  // namespace
 
-Status FeedOpener::CheckResident(const OpenFeedArguments& arguments, const BackendChoice& choice) const {
-  if (arguments.gpu_uuid.empty()) return FailedPrecondition("the client names no GPU");
-  if (!arguments.no_resident.empty())
-    return FailedPrecondition("the client cannot map them: " + EscapeUnprintable(arguments.no_resident));
-  if (choice.backend != Backend::kVmmFd) {
+Status FeedBuilder::CheckResident() const {
+  if (arguments_.gpu_uuid.empty()) return FailedPrecondition("the client names no GPU");
+  if (!arguments_.no_resident.empty())
+    return FailedPrecondition("the client cannot map them: " + EscapeUnprintable(arguments_.no_resident));
+  if (choice_.backend != Backend::kVmmFd) {
     return FailedPrecondition(
         std::string("trainers share them in memory that they can only read, which only vmm-fd gives, and "
                     "batches come to this client by ") +
-        BackendName(choice.backend) + (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
+        BackendName(choice_.backend) + (choice_.fallback.empty() ? "" : " (" + choice_.fallback + ")"));
   }
-  const bool on_several = arguments.spec.sharing == Sharing::kBroadcast && arguments.spec.group_size != 1;
-  if (arguments.spec.resident == Resident::kAuto && on_several) {
+  const bool on_several = spec_.sharing == Sharing::kBroadcast && spec_.group_size != 1;
+  if (spec_.resident == Resident::kAuto && on_several) {
     return FailedPrecondition(
         "the members of a broadcast may have several GPUs, and its samples would be on one; require it if "
         "all of them have the same");
@@ -37,46 +37,43 @@ Status FeedOpener::CheckResident(const OpenFeedArguments& arguments, const Backe
   return OkStatus();
 }
 
-Result<std::shared_ptr<ResidentData>> FeedOpener::MakeResident(
-    const NewFeed& wanted, const ResidentPlan& plan, const std::shared_ptr<const Dataset>& opened,
+Result<std::shared_ptr<ResidentData>> FeedBuilder::MakeResident(
+    const ResidentPlan& plan, const std::shared_ptr<const Dataset>& opened,
     const std::shared_ptr<const Dataset>& dataset) const {
-  const OpenFeedArguments& arguments = wanted.arguments;
-  const uid_t owner = wanted.owner;
-  RETURN_IF_ERROR(CheckResident(arguments, wanted.choice));
+  RETURN_IF_ERROR(CheckResident());
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(dataset, plan.load));
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(loader->outputs(), plan.load.batch_size));
   const uint64_t limit = parts_.devices->MaxPerUser().device;
-  if (arguments.spec.resident == Resident::kAuto && layout.slot_stride > limit / kAutoShare) {
+  if (spec_.resident == Resident::kAuto && layout.slot_stride > limit / kAutoShare) {
     return ResourceExhausted("the samples take " + ExactByteSize(layout.slot_stride) +
                              " of the GPU's memory, more than half of the " + ExactByteSize(limit) +
                              " that a user's feeds may have; require it to use more than half");
   }
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(plan.load, plan.load.batch_size));
   const auto make = [&]() -> Result<std::shared_ptr<ResidentData>> {
-    Result<std::unique_ptr<Arena>> arena =
-        WithMemory({Backend::kVmmFd, arguments.gpu_uuid, layout.slot_stride, owner},
-                   [&] { return parts_.devices->MakeResident(arguments.gpu_uuid, layout, owner); });
+    Result<std::unique_ptr<Arena>> arena = WithMemory(Backend::kVmmFd, layout.slot_stride, [&] {
+      return parts_.devices->MakeResident(arguments_.gpu_uuid, layout, owner_);
+    });
     if (!arena.ok())
       return arena.status().WithContext(std::to_string(plan.load.batch_size) + " samples of together " +
                                         ExactByteSize(layout.slot_stride));
     auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load, layout,
                                                           parts_.workers, parts_.readers);
     return std::make_shared<ResidentData>(ResidentData::Parts{
-        opened, plan, arguments.gpu_uuid, *std::move(arena), std::move(producer), sampler, owner});
+        opened, plan, arguments_.gpu_uuid, *std::move(arena), std::move(producer), sampler, owner_});
   };
-  return parts_.residents->Acquire({owner, arguments.gpu_uuid, opened, plan.load}, make);
+  return parts_.residents->Acquire({owner_, arguments_.gpu_uuid, opened, plan.load}, make);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(const NewFeed& wanted,
-                                                           const std::shared_ptr<const Dataset>& opened,
-                                                           const std::shared_ptr<const Dataset>& dataset,
-                                                           const Sampler& sampler, std::string* note) const {
-  FeedSpec spec = wanted.arguments.spec;
+Result<std::unique_ptr<Feed>> FeedBuilder::MakeResidentFeed(const std::shared_ptr<const Dataset>& opened,
+                                                            const std::shared_ptr<const Dataset>& dataset,
+                                                            const Sampler& sampler, std::string* note) const {
+  FeedSpec spec = spec_;
   // With the faults that it would have without resident samples.
   RETURN_IF_ERROR(SampleLoader::Create(dataset, spec).status());
   Result<ResidentPlan> plan = PlanResident(spec, *dataset);
   Result<std::shared_ptr<ResidentData>> data =
-      plan.ok() ? MakeResident(wanted, *plan, opened, dataset) : plan.status();
+      plan.ok() ? MakeResident(*plan, opened, dataset) : plan.status();
   if (!data.ok()) {
     if (spec.resident == Resident::kOn)
       return data.status().WithContext("resident: the samples cannot be kept on the GPU");
@@ -88,8 +85,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeResidentFeed(const NewFeed& wanted
                    BatchLayout::Create({{kIndexTensor, DType::kUint32, {}}}, spec.batch_size));
   auto producer = std::make_unique<ResidentBatchProducer>(
       *std::move(data), *std::move(plan), sampler, spec.on_bad_sample, dataset->info(), parts_.workers);
-  return MakeFeed(wanted, {spec, std::move(layout), sampler, std::move(producer)}, Backend::kHost,
-                  spec.slots);
+  return MakeFeed({spec, std::move(layout), sampler, std::move(producer)}, Backend::kHost, spec.slots);
 }
 
 }  // namespace pinfeed
