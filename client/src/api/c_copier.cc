@@ -91,8 +91,8 @@ pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier) {
     ASSIGN_OR_RETURN(const pf_copier_options read, ReadOptions(options));
     const DeviceCopier::Options wanted{.threads = read.threads, .ring_bytes = read.ring_bytes};
     // A child must not inherit the loader's locks from a thread that it lacks.
-    const NoForkScope no_fork(std::chrono::steady_clock::time_point::max());
-    RETURN_IF_ERROR(no_fork.status());
+    ASSIGN_OR_RETURN(const NoForkScope no_fork,
+                     NoForkScope::Enter(std::chrono::steady_clock::time_point::max()));
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceCopier> made, MakeDeviceCopier(read.device, wanted));
     *copier = new pf_copier{std::move(made), {}};
     return OkStatus();

@@ -93,8 +93,8 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   session.device = options.device;
   if (options.device >= 0) {
     // A child must not inherit the loader's locks from a thread that it lacks.
-    const NoForkScope no_fork(std::chrono::steady_clock::now() + session.open_timeout);
-    RETURN_IF_ERROR(no_fork.status());
+    ASSIGN_OR_RETURN(const NoForkScope no_fork,
+                     NoForkScope::Enter(std::chrono::steady_clock::now() + session.open_timeout));
     Result<std::string> uuid = GpuUuid(options.device);
     if (!uuid.ok()) {
       return Status(uuid.status().code(), "options.device is " + std::to_string(options.device) +

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/base/fork_guard.h"
 
-#include <pthread.h>
-
 #include <array>
 #include <ctime>
 
@@ -80,23 +78,18 @@ HeldAcrossForks::HeldAcrossForks(Mutex& mutex) {
   g_held[g_held_count++] = &mutex;
 }
 
-NoForkScope::NoForkScope(steady_clock::time_point deadline) {
+Result<NoForkScope> NoForkScope::Enter(steady_clock::time_point deadline) {
   const timespec until = AtTime(deadline);
   if (::pthread_rwlock_clockrdlock(&g_calls, CLOCK_MONOTONIC, &until) != 0) {
-    status_ = {Code::kDeadlineExceeded,
-               "the time for this call ran out while another thread of this process was forking"};
-    return;
+    return Status(Code::kDeadlineExceeded,
+                  "the time for this call ran out while another thread of this process was forking");
   }
-  if (!g_forked_amid_a_call.load(std::memory_order_relaxed)) return;
-  ::pthread_rwlock_unlock(&g_calls);
-  status_ = FailedPrecondition(
+  NoForkScope scope(&g_calls);
+  if (!g_forked_amid_a_call.load(std::memory_order_relaxed)) return scope;
+  return FailedPrecondition(
       "this process was forked while another thread of its parent waited for pinfeedd's answer, or for the "
       "GPU's driver: neither can be used in it; start the process with spawn (with Python's multiprocessing: "
       "get_context(\"spawn\")), or fork when no feed is being opened");
-}
-
-NoForkScope::~NoForkScope() {
-  if (status_.ok()) ::pthread_rwlock_unlock(&g_calls);
 }
 
 }  // namespace pinfeed

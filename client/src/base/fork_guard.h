@@ -3,11 +3,14 @@
 // records the process that created it. A fork also waits for calls whose locks a child must not inherit.
 #pragma once
 
+#include <pthread.h>
+
 #include <chrono>
 #include <cstdint>
 
-#include "common/base/status.h"
+#include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
@@ -28,20 +31,22 @@ class ForkGuard {
 // a share of a process-wide lock. Threads: any, each with its own; one thread must not nest scopes or fork
 // inside one. Errors: kDeadlineExceeded if another thread's fork is still pending at the deadline. A
 // fork waits for at most kMaxForkWait, so that a slow call does not stop the process, and then forks anyway.
-// In the child of such a fork every scope has kFailedPrecondition.
+// In the child of such a fork Enter returns kFailedPrecondition.
 class NoForkScope {
  public:
   static constexpr std::chrono::seconds kMaxForkWait{5};
 
-  explicit NoForkScope(std::chrono::steady_clock::time_point deadline);
-  ~NoForkScope();
-  NoForkScope(const NoForkScope&) = delete;
-  NoForkScope& operator=(const NoForkScope&) = delete;
-
-  const Status& status() const { return status_; }
+  static Result<NoForkScope> Enter(std::chrono::steady_clock::time_point deadline);
 
  private:
-  Status status_;
+  struct LockTraits {
+    using Handle = pthread_rwlock_t*;
+    static constexpr Handle Null() { return nullptr; }
+    static void Close(Handle lock) noexcept { ::pthread_rwlock_unlock(lock); }
+  };
+  explicit NoForkScope(pthread_rwlock_t* locked) : lock_(locked) {}
+
+  UniqueHandle<LockTraits> lock_;
 };
 
 // Purpose: a fork waits for this lock, so that a child never inherits it from a thread that it lacks.

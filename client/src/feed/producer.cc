@@ -68,8 +68,7 @@ Result<Mapping> MapArena(int fd, uint64_t bytes, SteadyTime deadline) {
     return Internal("the daemon's memory is unusable: " + sealed.message() +
                     "; are pinfeedd and libpinfeed of the same version?");
   }
-  const NoForkScope no_fork(deadline);  // between mmap and madvise
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));  // between mmap and madvise
   // Not populated: a task needs one slot only.
   ASSIGN_OR_RETURN(Mapping arena, Mapping::Map(fd, bytes, Access::kReadWrite, false));
   if (::madvise(arena.data(), arena.size(), MADV_DONTFORK) != 0)
@@ -94,8 +93,7 @@ void CopyText(const std::string& text, char (&room)[kRoom]) {
 }  // namespace
 
 Result<Invitation> ParseInvitation(const std::string& serialized, SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   v1::ProducerInvitation message;
   if (!message.ParseFromString(serialized)) return Unusable("it is not a ProducerInvitation");
   Invitation invitation;

@@ -215,8 +215,8 @@ bool HasLaterFields(const v1::FeedSpec& spec) {
 }  // namespace
 
 Result<bool> AsksForGpuDecode(const std::string& spec_json) {
-  const NoForkScope no_fork(std::chrono::steady_clock::now() + NoForkScope::kMaxForkWait);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork,
+                   NoForkScope::Enter(std::chrono::steady_clock::now() + NoForkScope::kMaxForkWait));
   v1::FeedSpec spec;
   RETURN_IF_ERROR(FromJson(spec_json, "spec", &spec));
   return IsForGpu(spec.decode());
@@ -225,8 +225,7 @@ Result<bool> AsksForGpuDecode(const std::string& spec_json) {
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
                            bool* stopping) {
   *stopping = false;
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   v1::OpenFeedRequest message;
   message.set_protocol_version(kProtocolVersion);
   ASSIGN_OR_RETURN(*message.mutable_boot_id(), BootId());
@@ -274,8 +273,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 
 Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
                                    SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   v1::InviteProducerRequest request;
   request.set_session_id(session_id);
   request.set_lane(lane);
@@ -289,30 +287,26 @@ Result<std::string> InviteProducer(const std::string& address, uint64_t session_
 
 Result<std::string> JoinBatcherJson(const std::string& address, const std::string& request_json,
                                     SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   v1::JoinBatcherRequest request;
   RETURN_IF_ERROR(FromJson(request_json, "request_json", &request));
   return AnswerAsJson(address, deadline, request, &v1::Feeder::Stub::JoinBatcher, "batchers");
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   return AnswerAsJson(address, deadline, v1::GetStatusRequest(), &v1::Feeder::Stub::GetStatus, "GetStatus");
 }
 
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   return AnswerAsJson(address, deadline, v1::ListDatasetsRequest(), &v1::Feeder::Stub::ListDatasets,
                       "ListDatasets");
 }
 
 Result<std::string> AdminJson(const std::string& address, const std::string& method,
                               const std::string& request_json, SteadyTime deadline) {
-  const NoForkScope no_fork(deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   const auto call = [&](auto request, auto stub_method) -> Result<std::string> {
     RETURN_IF_ERROR(FromJson(request_json, method, &request));
     return AnswerAsJson(address, deadline, request, stub_method, method);
@@ -329,8 +323,7 @@ Result<std::string> AdminJson(const std::string& address, const std::string& met
 
 Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,
              SteadyTime connect_deadline) {
-  const NoForkScope no_fork(connect_deadline);
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(connect_deadline));
   v1::TraceRequest request;
   RETURN_IF_ERROR(FromJson(request_json, "trace", &request));
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, connect_deadline));
@@ -369,15 +362,14 @@ Status Trace(const std::string& address, const std::string& request_json, const 
 }
 
 Result<Cursor> CursorFromJson(const std::string& json) {
-  const NoForkScope no_fork(SteadyTime::max());
-  RETURN_IF_ERROR(no_fork.status());
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(SteadyTime::max()));
   v1::Cursor cursor;
   RETURN_IF_ERROR(FromJson(json, "cursor", &cursor));
   return FromProto(cursor);
 }
 
 std::string CursorToJson(const Cursor& cursor) {
-  const NoForkScope no_fork(SteadyTime::max());  // its status does not matter: a forked child has no feed
+  const auto no_fork = NoForkScope::Enter(SteadyTime::max());  // may fail: a forked child has no feed
   Result<std::string> json = ToJson(ToProto(cursor));
   PF_CHECK(json.ok(), "a cursor of plain fields is always printable");
   return std::move(json).value();

@@ -142,8 +142,7 @@ TEST(ClientSpecTest, MessagesHoldWholeCharacters) {
 enum ChildMay { kCall = 10, kNotCall = 11, kElse = 12 };
 int ForkAndTry() {
   return ExitStatusOfFork([] {
-    const NoForkScope scope(Soon());
-    const Code code = scope.status().code();
+    const Code code = NoForkScope::Enter(Soon()).status().code();
     return code == Code::kOk ? kCall : code == Code::kFailedPrecondition ? kNotCall : kElse;
   });
 }
@@ -152,32 +151,31 @@ TEST(ClientForkTest, ForkWaitsForTheEndOfACall) {
   std::latch calling(1);
   std::atomic<bool> ended{false};
   std::thread call([&] {
-    const NoForkScope scope(Soon());
+    const auto scope = NoForkScope::Enter(Soon());
     calling.count_down();
     // A fork that waits goes before new calls: one that finds no place shows that the fork has come.
     for (bool fork_waits = false; !fork_waits;)
-      fork_waits =
-          !NoForkScope(std::chrono::steady_clock::now() + std::chrono::milliseconds(1)).status().ok();
+      fork_waits = !NoForkScope::Enter(std::chrono::steady_clock::now() + std::chrono::milliseconds(1)).ok();
     ended = true;
   });
   calling.wait();
   EXPECT_EQ(ForkAndTry(), kCall);
   EXPECT_TRUE(ended);
   call.join();
-  EXPECT_TRUE(NoForkScope(Soon()).status().ok());
+  EXPECT_TRUE(NoForkScope::Enter(Soon()).ok());
 }
 
 TEST(ClientForkTest, ForkAmidALongCallGoesOnAndItsChildIsRefused) {
   std::latch calling(1);
   std::latch forked(1);
   std::thread call([&] {
-    const NoForkScope scope(Soon());
+    const auto scope = NoForkScope::Enter(Soon());
     calling.count_down();
     forked.wait();
   });
   calling.wait();
   EXPECT_EQ(ForkAndTry(), kNotCall);
-  EXPECT_TRUE(NoForkScope(Soon()).status().ok()) << "the parent may";
+  EXPECT_TRUE(NoForkScope::Enter(Soon()).ok()) << "the parent may";
   forked.count_down();
   call.join();
   EXPECT_EQ(ForkAndTry(), kCall);
