@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "common/base/quote.h"
+#include "common/os/unix_address.h"
 #include "server/net/descriptor_room.h"
 
 namespace pinfeed {
@@ -38,21 +39,17 @@ std::string GroupAdvice(gid_t group) {
 Result<Listener> Listener::Create(const std::string& path, int type, ListenerOptions options,
                                   Refusals& refusals) {
   const std::string what = "listen on " + QuotePath(path);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
+  if (path.size() > kMaxSocketPath) {
     return InvalidArgument(what + ": the path has " + std::to_string(path.size()) +
-                           " bytes, a socket's can have " + std::to_string(sizeof address.sun_path - 1) +
+                           " bytes, a socket's can have " + std::to_string(kMaxSocketPath) +
                            "; choose a shorter socket_dir");
   }
-  std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(what, errno);
   RefuseForeignFds(fd.get());
   if (::unlink(path.c_str()) != 0 && errno != ENOENT)
     return ErrnoStatus("remove the old socket " + QuotePath(path), errno);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return ErrnoStatus(what, errno);
+  if (AtSocketPath(::bind, fd.get(), path) != 0) return ErrnoStatus(what, errno);
   Listener listener(std::move(fd), path, std::move(options),
                     refusals);  // unlinks the file if a later step fails
   // Nobody can connect before listen, so mode and group are set in time.

@@ -6,16 +6,15 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "common/base/quote.h"
+#include "common/os/unix_address.h"
 
 namespace pinfeed {
 namespace {
@@ -37,12 +36,9 @@ constexpr std::chrono::milliseconds kRetryInterval(50);
 // Connects to the process that listens at `path`. Returns a null descriptor if its queue is full, and nothing
 // if no process listens.
 std::optional<UniqueFd> TryConnect(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return std::nullopt;
-  std::memcpy(address.sun_path, path.data(), path.size());
+  if (path.size() > kMaxSocketPath) return std::nullopt;
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  if (fd && AtSocketPath(::connect, fd.get(), path) == 0) return fd;
   return errno == EAGAIN ? std::optional<UniqueFd>(UniqueFd()) : std::nullopt;
 }
 
@@ -129,10 +125,9 @@ Status SocketDir::Check(const std::string& directory) {
                            "--socket-dir");
   }
   const std::string longest = directory + "/lifeline.sock";
-  if (longest.size() >= sizeof(sockaddr_un::sun_path)) {
+  if (longest.size() > kMaxSocketPath) {
     return InvalidArgument(what + ": " + QuotePath(longest) + " has " + std::to_string(longest.size()) +
-                           " bytes, a socket's path can have " +
-                           std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
+                           " bytes, a socket's path can have " + std::to_string(kMaxSocketPath) +
                            "; choose a shorter socket_dir");
   }
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0)

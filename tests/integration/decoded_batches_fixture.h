@@ -3,9 +3,7 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +11,7 @@
 
 #include "client/src/decode/decoded_batches.h"
 #include "common/os/start_thread.h"
+#include "common/os/unix_address.h"
 #include "tests/integration/client_decode_fixture.h"
 
 namespace pinfeed {
@@ -36,10 +35,7 @@ class DecodedBatchesTest : public ClientDecodeTest {
   void ConnectLifeline() {
     const std::string path = (dir_ / "lifeline-of-the-test").string();
     const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.data(), path.size());
-    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(AtSocketPath(::bind, listener.get(), path), 0);
     ASSERT_EQ(::listen(listener.get(), 1), 0);
     std::thread daemon = StartThread("daemon", [&] {
       daemon_end_.reset(::accept(listener.get(), nullptr, nullptr));

@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "common/os/socket_message.h"
+#include "common/os/unix_address.h"
 
 namespace pinfeed {
 namespace {
@@ -59,11 +59,7 @@ v1::GetStatusResponse RawClient::Status() {
 }
 
 RawLifeline::RawLifeline(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  PF_CHECK(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0,
-           "connect to " + path);
+  PF_CHECK(AtSocketPath(::connect, fd_.get(), path) == 0, "connect to " + path);
 }
 
 bool RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& fds) const {

@@ -5,14 +5,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <thread>
+
+#include "common/os/unix_address.h"
 
 namespace pinfeed {
 namespace {
@@ -80,16 +80,13 @@ int PollTimeout(SteadyTime deadline) {
 }
 
 Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadline) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path) || path.find('\0') != std::string::npos) {
+  if (path.empty() || path.size() > kMaxSocketPath || path.find('\0') != std::string::npos) {
     return InvalidArgument("'" + path + "' is not a valid path of a Unix socket (1 to " +
-                           std::to_string(sizeof(address.sun_path) - 1) + " bytes)");
+                           std::to_string(kMaxSocketPath) + " bytes)");
   }
-  std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return OutOfDescriptors("create a socket to connect to pinfeedd at " + path, errno);
-  while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  while (AtSocketPath(::connect, fd.get(), path) != 0) {
     if (errno == EINTR) continue;
     // On a Unix socket EAGAIN means that the listener's backlog is full, which poll(2) cannot wait for.
     if (errno != EAGAIN) return ConnectError(path, errno);

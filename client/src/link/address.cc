@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/link/address.h"
 
-#include <sys/un.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -10,11 +8,11 @@
 
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
+#include "common/os/unix_address.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
 constexpr std::string_view kScheme = "unix:";
 
 bool IsSet(const char* text) {
@@ -41,9 +39,9 @@ Result<std::string> ResolveAddress(const char* given) {
   if (path.empty())
     return InvalidArgument(std::string(origin) + " '" + whole +
                            "' names no socket; give the path of pinfeedd's socket");
-  if (path.size() > kMaxPath) {
+  if (path.size() > kMaxSocketPath) {
     return InvalidArgument(std::string(origin) + " '" + whole + "' has " + std::to_string(path.size()) +
-                           " bytes; the path of a Unix socket has at most " + std::to_string(kMaxPath));
+                           " bytes; the path of a Unix socket has at most " + std::to_string(kMaxSocketPath));
   }
   return std::string(path);
 }
@@ -53,7 +51,7 @@ Result<std::string> ResolveLocalAddress(const char* given, std::string_view what
   if (!IsTcpAddress(address)) {
     std::error_code error;
     std::string absolute = std::filesystem::absolute(address, error).string();
-    return error || absolute.size() > kMaxPath ? address : absolute;
+    return error || absolute.size() > kMaxSocketPath ? address : absolute;
   }
   return InvalidArgument(std::string(what) + ": not over TCP (" + QuotePath(address) +
                          "), since batches are memory of the daemon's host; run there, with the path of its "

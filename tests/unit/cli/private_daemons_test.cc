@@ -3,10 +3,10 @@
 
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/base/unique_handle.h"
+#include "common/os/unix_address.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -22,11 +22,7 @@ class PrivateDaemonsTest : public ::testing::Test {
     fs::create_directory(dir_ / name);
     fs::permissions(dir_ / name, fs::perms::owner_all);
     const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string path = SocketOf(name);
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(AtSocketPath(::bind, socket.get(), SocketOf(name)), 0);
     return dir_ / name;
   }
   std::string SocketOf(const char* name) const { return (dir_ / name).string() + "/pinfeed.sock"; }

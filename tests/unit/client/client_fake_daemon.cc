@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cstring>
 #include <span>
@@ -12,6 +11,7 @@
 
 #include "common/os/futex.h"
 #include "common/os/socket_message.h"
+#include "common/os/unix_address.h"
 
 namespace pinfeed {
 namespace {
@@ -48,12 +48,8 @@ void OfferHandle(v1::OpenFeedResponse& offer, size_t handle_bytes) {
 
 UniqueFd ListenForLifelines(const std::string& path) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  PF_CHECK(path.size() < sizeof(address.sun_path), path);
-  std::memcpy(address.sun_path, path.data(), path.size());
   std::filesystem::remove(path);
-  PF_CHECK(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0, path);
+  PF_CHECK(AtSocketPath(::bind, fd.get(), path) == 0, path);
   PF_CHECK(::listen(fd.get(), 16) == 0, path);
   return fd;
 }

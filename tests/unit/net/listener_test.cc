@@ -2,13 +2,13 @@
 #include "server/net/listener.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "common/os/unix_address.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -18,10 +18,7 @@ class ListenerTest : public ::testing::Test {
  protected:
   UniqueFd Connect() const {
     UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(AtSocketPath(::connect, fd.get(), path_), 0);
     return fd;
   }
   uint64_t refused() const { return refusals_.counts()[static_cast<size_t>(Refusal::kUid)]; }

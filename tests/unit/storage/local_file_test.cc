@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "common/os/unix_address.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -235,11 +235,7 @@ TEST_F(LocalFileTest, AFolderSwappedForALinkAfterwardsIsRefused) {
 TEST_F(LocalFileTest, OnlyRegularFilesAreData) {
   ASSERT_EQ(::mkfifo(Path("root/set/fifo").c_str(), 0600), 0);
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  ASSERT_LT(Path("root/set/sock").size(), sizeof(address.sun_path));
-  Path("root/set/sock").copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(AtSocketPath(::bind, socket.get(), Path("root/set/sock")), 0);
   EXPECT_THAT(OpenStatus("fifo"), StatusIs(Code::kInvalidArgument, HasSubstr("fifo': it is a FIFO")));
   EXPECT_THAT(OpenStatus("sock"), StatusIs(Code::kInvalidArgument, HasSubstr("sock': it is a socket")));
   EXPECT_THAT(OpenStatus(""), StatusIs(Code::kInvalidArgument, HasSubstr("set': it is a directory")));
