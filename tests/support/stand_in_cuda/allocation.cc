@@ -11,14 +11,6 @@
 
 #include "tests/support/stand_in_cuda/memory.h"
 
-using pinfeed::MutexLock;
-using pinfeed::UniqueFd;
-using pinfeed::stand_in::Allocation;
-using pinfeed::stand_in::DeviceOf;
-using pinfeed::stand_in::Origin;
-using pinfeed::stand_in::State;
-using pinfeed::stand_in::TheState;
-
 namespace pinfeed::stand_in {
 namespace {
 
@@ -49,46 +41,42 @@ CUresult Map(const std::shared_ptr<Allocation>& memory, uint64_t bytes, Origin o
   region.origin = origin;
   region.rights = Rights::kReadWrite;
   region.memory = memory;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.regions[address] = std::move(region);
+  const MutexLock lock(g_state.mutex);
+  g_state.regions[address] = std::move(region);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
-}  // namespace pinfeed::stand_in
 
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   PF_STAND_IN_CONTEXT_CALL(cuMemAlloc);
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes > TheState().device_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > g_state.device_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::shared_ptr<Allocation> memory;
-  if (const CUresult wrong = pinfeed::stand_in::MakeMemory(*DeviceOf(context->device),
-                                                           pinfeed::stand_in::RoundUp(bytes), false, memory);
+  if (const CUresult wrong = MakeMemory(*DeviceOf(context->device), RoundUp(bytes), false, memory);
       wrong != CUDA_SUCCESS)
     return wrong;
   uint64_t mapped = 0;
-  const CUresult result = pinfeed::stand_in::Map(memory, bytes, Origin::kAllocated, mapped);
+  const CUresult result = Map(memory, bytes, Origin::kAllocated, mapped);
   if (result == CUDA_SUCCESS) *address = mapped;
   return result;
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
   PF_STAND_IN_CONTEXT_CALL(cuMemFree);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.regions.find(address);
-  if (found == state.regions.end() || found->second.origin != Origin::kAllocated)
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.regions.find(address);
+  if (found == g_state.regions.end() || found->second.origin != Origin::kAllocated)
     return CUDA_ERROR_INVALID_VALUE;
-  pinfeed::stand_in::ReturnSpace(address, found->second.memory->bytes);
-  state.regions.erase(found);
+  ReturnSpace(address, found->second.memory->bytes);
+  g_state.regions.erase(found);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   PF_STAND_IN_CONTEXT_CALL(cuMemGetInfo);
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *total = TheState().device_bytes;
+  *total = g_state.device_bytes;
   *free = *total - DeviceOf(context->device)->used_bytes;
   return CUDA_SUCCESS;
 }
@@ -96,15 +84,14 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   PF_STAND_IN_CONTEXT_CALL(cuIpcGetMemHandle);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = pinfeed::stand_in::Holding(state.regions, address, 1);
-  if (found == state.regions.end() || found->second.origin != Origin::kAllocated)
+  const MutexLock lock(g_state.mutex);
+  const auto found = Holding(g_state.regions, address, 1);
+  if (found == g_state.regions.end() || found->second.origin != Origin::kAllocated)
     return CUDA_ERROR_INVALID_VALUE;
-  pinfeed::stand_in::IpcHandle content{};
+  IpcHandle content{};
   content.pid = static_cast<uint32_t>(::getpid());
   content.fd = found->second.memory->memfd.get();
-  const std::string name = pinfeed::stand_in::ShortNameOf(content.fd);
+  const std::string name = ShortNameOf(content.fd);
   if (name.empty() || name.size() >= sizeof content.name) return CUDA_ERROR_OPERATING_SYSTEM;
   std::memcpy(content.name, name.data(), name.size());
   std::memcpy(handle, &content, sizeof content);
@@ -114,7 +101,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
 CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   PF_STAND_IN_CONTEXT_CALL(cuIpcOpenMemHandle);
   if (address == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
-  pinfeed::stand_in::IpcHandle content{};
+  IpcHandle content{};
   std::memcpy(&content, &handle, sizeof content);
   const std::string name(content.name, ::strnlen(content.name, sizeof content.name));
   if (name.empty()) return CUDA_ERROR_INVALID_HANDLE;
@@ -122,10 +109,9 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
   // No GPU of the stand-in reaches another one's memory.
   const std::string own = "stand-in-" + std::to_string(DeviceOf(context->device)->physical) + "-";
   if (name.compare(0, own.size(), own) != 0) return CUDA_ERROR_INVALID_DEVICE;
-  State& state = TheState();
   {
-    const MutexLock lock(state.mutex);
-    for (auto& [mapped, region] : state.regions) {
+    const MutexLock lock(g_state.mutex);
+    for (auto& [mapped, region] : g_state.regions) {
       if (region.opened_name != name) continue;
       ++region.opens;
       *address = mapped;
@@ -135,30 +121,29 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
   std::array<char, 48> path{};
   std::snprintf(path.data(), path.size(), "/proc/%u/fd/%d", content.pid, content.fd);
   const UniqueFd fd(::open(path.data(), O_RDWR | O_CLOEXEC));
-  if (!fd || pinfeed::stand_in::ShortNameOf(fd.get()) != name) return CUDA_ERROR_MAP_FAILED;
+  if (!fd || ShortNameOf(fd.get()) != name) return CUDA_ERROR_MAP_FAILED;
   std::shared_ptr<Allocation> memory;
-  if (const CUresult wrong = pinfeed::stand_in::AdoptMemory(fd.get(), memory); wrong != CUDA_SUCCESS)
-    return wrong;
+  if (const CUresult wrong = AdoptMemory(fd.get(), memory); wrong != CUDA_SUCCESS) return wrong;
   uint64_t mapped = 0;
-  if (const CUresult wrong = pinfeed::stand_in::Map(memory, memory->bytes, Origin::kOpened, mapped);
-      wrong != CUDA_SUCCESS)
+  if (const CUresult wrong = Map(memory, memory->bytes, Origin::kOpened, mapped); wrong != CUDA_SUCCESS)
     return wrong;
-  const MutexLock lock(state.mutex);
-  state.regions[mapped].opened_name = name;
-  state.regions[mapped].opens = 1;
+  const MutexLock lock(g_state.mutex);
+  g_state.regions[mapped].opened_name = name;
+  g_state.regions[mapped].opens = 1;
   *address = mapped;
   return CUDA_SUCCESS;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   PF_STAND_IN_CONTEXT_CALL(cuIpcCloseMemHandle);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.regions.find(address);
-  if (found == state.regions.end() || found->second.origin != Origin::kOpened)
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.regions.find(address);
+  if (found == g_state.regions.end() || found->second.origin != Origin::kOpened)
     return CUDA_ERROR_INVALID_VALUE;
   if (--found->second.opens > 0) return CUDA_SUCCESS;
-  pinfeed::stand_in::ReturnSpace(address, found->second.memory->bytes);
-  state.regions.erase(found);
+  ReturnSpace(address, found->second.memory->bytes);
+  g_state.regions.erase(found);
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in

@@ -62,9 +62,9 @@ const ErrorText* TextOf(CUresult result) {
 }
 
 // The failure that was asked for at this call, if any.
-std::optional<Fault> TakeFault(State& state, const char* function) PF_REQUIRES(state.mutex) {
+std::optional<Fault> TakeFault(const char* function) PF_REQUIRES(g_state.mutex) {
   std::optional<Fault> due;
-  for (Fault& fault : state.faults) {
+  for (Fault& fault : g_state.faults) {
     if (fault.calls_left > 0 && fault.function == function && --fault.calls_left == 0) due = fault;
   }
   return due;
@@ -79,13 +79,12 @@ UniqueFd MarkInUse(int physical) {
 }
 
 CUresult Enter(const char* function) {
-  State& state = TheState();
   std::optional<Fault> fault;
   {
-    const MutexLock lock(state.mutex);
-    if (!state.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (*state.initialised != CUDA_SUCCESS) return *state.initialised;
-    fault = TakeFault(state, function);
+    const MutexLock lock(g_state.mutex);
+    if (!g_state.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (*g_state.initialised != CUDA_SUCCESS) return *g_state.initialised;
+    fault = TakeFault(function);
   }
   if (!fault) return CUDA_SUCCESS;
   while (fault->hangs) ::pause();
@@ -99,21 +98,10 @@ CUresult EnterContext(const char* function, CUctx_st** context) {
   if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   *context = current_contexts.back();
   if ((*context)->references == 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (TheState().captured_elsewhere && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+  if (g_state.captured_elsewhere && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED)
     (*context)->Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return (*context)->error;
 }
-
-}  // namespace pinfeed::stand_in
-
-using pinfeed::MutexLock;
-using pinfeed::stand_in::capture_mode;
-using pinfeed::stand_in::current_contexts;
-using pinfeed::stand_in::Device;
-using pinfeed::stand_in::DeviceOf;
-using pinfeed::stand_in::ErrorText;
-using pinfeed::stand_in::TextOf;
-using pinfeed::stand_in::TheState;
 
 CUresult cuGetErrorName(CUresult result, const char** name) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -137,8 +125,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   // A broken one stays broken, whoever holds it: the driver wants a new process.
   if (const CUresult broken = known->context.error; broken != CUDA_SUCCESS) return broken;
   {
-    const MutexLock lock(TheState().mutex);
-    if (++known->context.references == 1) known->in_use = pinfeed::stand_in::MarkInUse(known->physical);
+    const MutexLock lock(g_state.mutex);
+    if (++known->context.references == 1) known->in_use = MarkInUse(known->physical);
   }
   *context = &known->context;
   return CUDA_SUCCESS;
@@ -148,7 +136,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   PF_STAND_IN_CALL(cuDevicePrimaryCtxRelease);
   Device* const known = DeviceOf(device);
   if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  const MutexLock lock(TheState().mutex);  // the check and the decrement are one
+  const MutexLock lock(g_state.mutex);  // the check and the decrement are one
   if (known->context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--known->context.references == 0) known->in_use.reset();
   return CUDA_SUCCESS;
@@ -157,7 +145,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
 // A broken context can be entered: the calls made in it tell.
 CUresult cuCtxPushCurrent(CUcontext context) {
   PF_STAND_IN_CALL(cuCtxPushCurrent);
-  for (const auto& device : TheState().devices) {
+  for (const auto& device : g_state.devices) {
     if (&device->context != context) continue;
     if (context->references == 0) return CUDA_ERROR_INVALID_CONTEXT;
     current_contexts.push_back(context);
@@ -192,3 +180,5 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   if (greatest != nullptr) *greatest = -5;
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in

@@ -80,21 +80,22 @@ std::vector<int> VisibleDevices(int count) {
   return visible;
 }
 
-CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
+CUresult Initialise() PF_REQUIRES(g_state.mutex) {
   uint64_t count = 0;
   if (!NumberFromEnvironment("PINFEED_STAND_IN_GPUS", 1, count) || count > kMaxDevices ||
-      !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, state.device_bytes) ||
-      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, state.peers) ||
-      !NumberFromEnvironment("PINFEED_STAND_IN_STALL", 0, state.stalled_copy))
+      !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, g_state.device_bytes) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, g_state.peers) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_STALL", 0, g_state.stalled_copy))
     return CUDA_ERROR_INVALID_VALUE;
-  state.dirty = std::getenv("PINFEED_STAND_IN_DIRTY") != nullptr;
+  g_state.dirty = std::getenv("PINFEED_STAND_IN_DIRTY") != nullptr;
   const char* const capturing = std::getenv("PINFEED_STAND_IN_CAPTURING");
-  state.capturing = capturing != nullptr && std::string_view(capturing) == "here";
-  state.captured_elsewhere = capturing != nullptr && std::string_view(capturing) == "elsewhere";
-  if (capturing != nullptr && !state.capturing && !state.captured_elsewhere) return CUDA_ERROR_INVALID_VALUE;
-  state.takes_pageable = std::getenv("PINFEED_STAND_IN_PAGEABLE") != nullptr;
+  g_state.capturing = capturing != nullptr && std::string_view(capturing) == "here";
+  g_state.captured_elsewhere = capturing != nullptr && std::string_view(capturing) == "elsewhere";
+  if (capturing != nullptr && !g_state.capturing && !g_state.captured_elsewhere)
+    return CUDA_ERROR_INVALID_VALUE;
+  g_state.takes_pageable = std::getenv("PINFEED_STAND_IN_PAGEABLE") != nullptr;
   const char* const faults = std::getenv("PINFEED_STAND_IN_FAIL");
-  if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, state.faults)) {
+  if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, g_state.faults)) {
     std::fprintf(stderr,
                  "stand-in CUDA driver: PINFEED_STAND_IN_FAIL=%s: not FUNCTION:CALL[:ERROR|:hang],...\n",
                  faults);
@@ -103,39 +104,26 @@ CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
   for (const int physical : VisibleDevices(static_cast<int>(count))) {
     auto device = std::make_unique<Device>();
     device->physical = physical;
-    device->context.device = static_cast<CUdevice>(state.devices.size());
-    state.devices.push_back(std::move(device));
+    device->context.device = static_cast<CUdevice>(g_state.devices.size());
+    g_state.devices.push_back(std::move(device));
   }
-  return state.devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+  return g_state.devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
 }  // namespace
 
-State& TheState() {
-  static State* const state = new State;
-  return *state;
-}
-
 Device* DeviceOf(CUdevice device) {
-  const auto& devices = TheState().devices;
+  const auto& devices = g_state.devices;
   return device >= 0 && static_cast<size_t>(device) < devices.size()
              ? devices[static_cast<size_t>(device)].get()
              : nullptr;
 }
 
-}  // namespace pinfeed::stand_in
-
-using pinfeed::MutexLock;
-using pinfeed::stand_in::Device;
-using pinfeed::stand_in::DeviceOf;
-using pinfeed::stand_in::TheState;
-
 CUresult cuInit(unsigned int flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto& state = TheState();
   {
-    const MutexLock lock(state.mutex);
-    if (!state.initialised) state.initialised = pinfeed::stand_in::Initialise(state);
+    const MutexLock lock(g_state.mutex);
+    if (!g_state.initialised) g_state.initialised = Initialise();
   }
   PF_STAND_IN_CALL(cuInit);
   return CUDA_SUCCESS;
@@ -150,7 +138,7 @@ CUresult cuDriverGetVersion(int* version) {
 CUresult cuDeviceGetCount(int* count) {
   PF_STAND_IN_CALL(cuDeviceGetCount);
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *count = static_cast<int>(TheState().devices.size());
+  *count = static_cast<int>(g_state.devices.size());
   return CUDA_SUCCESS;
 }
 
@@ -175,9 +163,9 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Device* const known = DeviceOf(device);
   if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  static_assert(sizeof uuid->bytes == pinfeed::stand_in::kUuid.size() + 1);
-  std::memcpy(uuid->bytes, pinfeed::stand_in::kUuid.data(), pinfeed::stand_in::kUuid.size());
-  uuid->bytes[pinfeed::stand_in::kUuid.size()] = static_cast<char>(known->physical);
+  static_assert(sizeof uuid->bytes == kUuid.size() + 1);
+  std::memcpy(uuid->bytes, kUuid.data(), kUuid.size());
+  uuid->bytes[kUuid.size()] = static_cast<char>(known->physical);
   return CUDA_SUCCESS;
 }
 
@@ -248,7 +236,7 @@ CUresult cuDeviceCanAccessPeer(int* possible, CUdevice device, CUdevice peer) {
   PF_STAND_IN_CALL(cuDeviceCanAccessPeer);
   if (possible == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (DeviceOf(device) == nullptr || DeviceOf(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *possible = device != peer && TheState().peers != 0 ? 1 : 0;
+  *possible = device != peer && g_state.peers != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -256,6 +244,8 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
   PF_STAND_IN_CALL(cuDeviceTotalMem);
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (DeviceOf(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *bytes = TheState().device_bytes;
+  *bytes = g_state.device_bytes;
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in

@@ -14,13 +14,6 @@
 #include "tests/support/stand_in_cuda/samples_kernel.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
 
-using pinfeed::ConvertImage;
-using pinfeed::GatherRows;
-using pinfeed::MutexLock;
-using pinfeed::stand_in::State;
-using pinfeed::stand_in::StreamOf;
-using pinfeed::stand_in::TheState;
-
 namespace pinfeed::stand_in {
 namespace {
 
@@ -145,9 +138,8 @@ CUresult LaunchDecoder(unsigned function, CUstream_st& stream, const void* param
 }
 
 bool IsLive(CUctx_st& context, CUfunction function) {
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  return std::any_of(state.modules.begin(), state.modules.end(), [&](const auto& entry) {
+  const MutexLock lock(g_state.mutex);
+  return std::any_of(g_state.modules.begin(), g_state.modules.end(), [&](const auto& entry) {
     return entry.second->context == &context &&
            std::any_of(std::begin(entry.second->functions), std::end(entry.second->functions),
                        [&](const CUfunc_st& known) { return &known == function; });
@@ -155,7 +147,6 @@ bool IsLive(CUctx_st& context, CUfunction function) {
 }
 
 }  // namespace
-}  // namespace pinfeed::stand_in
 
 // Any image will do: none is looked at.
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
@@ -169,23 +160,20 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     bytes *= 2;
   }
   *module = made.get();
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.modules.emplace(*module, std::move(made));
+  const MutexLock lock(g_state.mutex);
+  g_state.modules.emplace(*module, std::move(made));
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   PF_STAND_IN_CONTEXT_CALL(cuModuleGetFunction);
   if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.modules.find(module);
-  if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  constexpr std::string_view kNames[] = {
-      pinfeed::kConvertKernel1, pinfeed::kConvertKernel2, pinfeed::kConvertKernel4, pinfeed::kGatherKernel,
-      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kPoisonKernel,   pinfeed::kSamplesKernel1,
-      pinfeed::kSamplesKernel2, pinfeed::kSamplesKernel4};
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.modules.find(module);
+  if (found == g_state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
+  constexpr std::string_view kNames[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel,
+                                         kDecodeKernel,   kCheckKernel,    kPoisonKernel,   kSamplesKernel1,
+                                         kSamplesKernel2, kSamplesKernel4};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;
     *function = &found->second->functions[i];
@@ -198,12 +186,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
                         unsigned int block_x, unsigned int block_y, unsigned int block_z,
                         unsigned int shared_bytes, CUstream handle, void** parameters, void** extra) {
   PF_STAND_IN_CONTEXT_CALL(cuLaunchKernel);
-  if (!pinfeed::stand_in::IsLive(*context, function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!IsLive(*context, function)) return CUDA_ERROR_INVALID_HANDLE;
   constexpr unsigned kMaxGridX = 0x7fffffff;
   constexpr unsigned kMaxSharedBytes = 48 << 10;  // more has to be asked for
   constexpr unsigned kMaxGridY = 0xffff;
   if (grid_x == 0 || grid_x > kMaxGridX || grid_y == 0 || grid_y > kMaxGridY || grid_z != 1 ||
-      block_x != pinfeed::kConvertThreads || block_y != 1 || block_z != 1 || shared_bytes > kMaxSharedBytes ||
+      block_x != kConvertThreads || block_y != 1 || block_z != 1 || shared_bytes > kMaxSharedBytes ||
       parameters == nullptr || parameters[0] == nullptr || extra != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
   const auto stream = StreamOf(*context, handle);
@@ -211,25 +199,27 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   // The driver, too, takes the arguments at the call.
   if (function->element_bytes >= CUfunc_st::kSamples) {
     if (grid_y != 1) return CUDA_ERROR_INVALID_VALUE;
-    pinfeed::GatherSamples samples{};
+    GatherSamples samples{};
     std::memcpy(&samples, parameters[0], sizeof samples);
     const unsigned bytes = function->element_bytes / CUfunc_st::kSamples;
-    stream->Push([=] { return pinfeed::stand_in::RunSamples(samples, bytes); });
+    stream->Push([=] { return RunSamples(samples, bytes); });
     return CUDA_SUCCESS;
   }
   if (function->element_bytes > CUfunc_st::kGathers)
-    return pinfeed::stand_in::LaunchDecoder(function->element_bytes, *stream, parameters[0], grid_y);
+    return LaunchDecoder(function->element_bytes, *stream, parameters[0], grid_y);
   if (grid_y != 1) return CUDA_ERROR_INVALID_VALUE;
   if (function->element_bytes == CUfunc_st::kGathers) {
     GatherRows rows{};
     std::memcpy(&rows, parameters[0], sizeof rows);
     if (grid_x != rows.samples) return CUDA_ERROR_INVALID_VALUE;
-    stream->Push([=] { return pinfeed::stand_in::Gather(rows); });
+    stream->Push([=] { return Gather(rows); });
     return CUDA_SUCCESS;
   }
   ConvertImage work{};
   std::memcpy(&work, parameters[0], sizeof work);
   const unsigned element_bytes = function->element_bytes;
-  stream->Push([=] { return pinfeed::stand_in::Run(work, element_bytes); });
+  stream->Push([=] { return Run(work, element_bytes); });
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in

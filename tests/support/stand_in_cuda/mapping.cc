@@ -9,18 +9,6 @@
 
 #include "tests/support/stand_in_cuda/memory.h"
 
-using pinfeed::MutexLock;
-using pinfeed::UniqueFd;
-using pinfeed::stand_in::AdoptMemory;
-using pinfeed::stand_in::Allocation;
-using pinfeed::stand_in::DeviceOf;
-using pinfeed::stand_in::FillSpace;
-using pinfeed::stand_in::kGranularity;
-using pinfeed::stand_in::Region;
-using pinfeed::stand_in::Rights;
-using pinfeed::stand_in::State;
-using pinfeed::stand_in::TheState;
-
 namespace pinfeed::stand_in {
 namespace {
 
@@ -37,12 +25,12 @@ CUresult Check(const CUmemAllocationProp* properties) {
 }
 
 // The mappings that fill [address, address + bytes) exactly; none when they do not.
-std::vector<std::map<uint64_t, Region>::iterator> MappingsOf(State& state, uint64_t address, uint64_t bytes)
-    PF_REQUIRES(state.mutex) {
+std::vector<std::map<uint64_t, Region>::iterator> MappingsOf(uint64_t address, uint64_t bytes)
+    PF_REQUIRES(g_state.mutex) {
   std::vector<std::map<uint64_t, Region>::iterator> mappings;
   while (bytes > 0) {
-    const auto found = state.regions.find(address);
-    if (found == state.regions.end() || found->second.origin != Origin::kMapped ||
+    const auto found = g_state.regions.find(address);
+    if (found == g_state.regions.end() || found->second.origin != Origin::kMapped ||
         found->second.bytes > bytes)
       return {};
     mappings.push_back(found);
@@ -53,13 +41,12 @@ std::vector<std::map<uint64_t, Region>::iterator> MappingsOf(State& state, uint6
 }
 
 }  // namespace
-}  // namespace pinfeed::stand_in
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags /*option*/) {
   PF_STAND_IN_CALL(cuMemGetAllocationGranularity);
   if (granularity == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult wrong = pinfeed::stand_in::Check(properties); wrong != CUDA_SUCCESS) return wrong;
+  if (const CUresult wrong = Check(properties); wrong != CUDA_SUCCESS) return wrong;
   *granularity = kGranularity;
   return CUDA_SUCCESS;
 }
@@ -67,27 +54,24 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* properties, unsigned long long flags) {
   PF_STAND_IN_CALL(cuMemCreate);
-  if (const CUresult wrong = pinfeed::stand_in::Check(properties); wrong != CUDA_SUCCESS) return wrong;
-  if (handle == nullptr || flags != 0 || !pinfeed::stand_in::IsWhole(bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult wrong = Check(properties); wrong != CUDA_SUCCESS) return wrong;
+  if (handle == nullptr || flags != 0 || !IsWhole(bytes)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> memory;
   const bool exportable = properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  if (const CUresult wrong =
-          pinfeed::stand_in::MakeMemory(*DeviceOf(properties->location.id), bytes, exportable, memory);
+  if (const CUresult wrong = MakeMemory(*DeviceOf(properties->location.id), bytes, exportable, memory);
       wrong != CUDA_SUCCESS)
     return wrong;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  *handle = state.next_allocation++;
-  state.allocations[*handle] = std::move(memory);
+  const MutexLock lock(g_state.mutex);
+  *handle = g_state.next_allocation++;
+  g_state.allocations[*handle] = std::move(memory);
   return CUDA_SUCCESS;
 }
 
 // Mappings keep the memory.
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   PF_STAND_IN_CALL(cuMemRelease);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  return state.allocations.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const MutexLock lock(g_state.mutex);
+  return g_state.allocations.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemExportToShareableHandle(void* descriptor, CUmemGenericAllocationHandle handle,
@@ -95,10 +79,9 @@ CUresult cuMemExportToShareableHandle(void* descriptor, CUmemGenericAllocationHa
   PF_STAND_IN_CALL(cuMemExportToShareableHandle);
   if (descriptor == nullptr || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_INVALID_VALUE;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.allocations.find(handle);
-  if (found == state.allocations.end() || !found->second->exportable) return CUDA_ERROR_INVALID_VALUE;
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.allocations.find(handle);
+  if (found == g_state.allocations.end() || !found->second->exportable) return CUDA_ERROR_INVALID_VALUE;
   UniqueFd copy(::fcntl(found->second->memfd.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
   *static_cast<int*>(descriptor) = copy.release();
@@ -110,40 +93,36 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   PF_STAND_IN_CALL(cuMemImportFromShareableHandle);
   if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> memory;
-  const auto fd = static_cast<int>(pinfeed::stand_in::AddressOf(descriptor));
+  const auto fd = static_cast<int>(AddressOf(descriptor));
   if (const CUresult wrong = AdoptMemory(fd, memory); wrong != CUDA_SUCCESS) return wrong;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  *handle = state.next_allocation++;
-  state.allocations[*handle] = std::move(memory);
+  const MutexLock lock(g_state.mutex);
+  *handle = g_state.next_allocation++;
+  g_state.allocations[*handle] = std::move(memory);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr /*wish*/,
                              unsigned long long flags) {
   PF_STAND_IN_CALL(cuMemAddressReserve);
-  if (address == nullptr || flags != 0 || !pinfeed::stand_in::IsWhole(bytes) ||
+  if (address == nullptr || flags != 0 || !IsWhole(bytes) ||
       (alignment != 0 && !std::has_single_bit(alignment)))
     return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t space = pinfeed::stand_in::ReserveSpace(bytes, std::max<uint64_t>(alignment, kGranularity));
+  const uint64_t space = ReserveSpace(bytes, std::max<uint64_t>(alignment, kGranularity));
   if (space == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.reserved[space] = {bytes};
+  const MutexLock lock(g_state.mutex);
+  g_state.reserved[space] = {bytes};
   *address = space;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   PF_STAND_IN_CALL(cuMemAddressFree);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.reserved.find(address);
-  if (found == state.reserved.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (pinfeed::stand_in::Overlaps(state.regions, address, bytes))
-    return CUDA_ERROR_INVALID_VALUE;  // still mapped
-  state.reserved.erase(found);
-  pinfeed::stand_in::ReturnSpace(address, bytes);
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.reserved.find(address);
+  if (found == g_state.reserved.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (Overlaps(g_state.regions, address, bytes)) return CUDA_ERROR_INVALID_VALUE;  // still mapped
+  g_state.reserved.erase(found);
+  ReturnSpace(address, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -151,31 +130,28 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   PF_STAND_IN_CALL(cuMemMap);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto memory = state.allocations.find(handle);
-  if (flags != 0 || offset != 0 || memory == state.allocations.end() || memory->second->bytes != bytes ||
-      address % kGranularity != 0 ||
-      pinfeed::stand_in::Holding(state.reserved, address, bytes) == state.reserved.end() ||
-      pinfeed::stand_in::Overlaps(state.regions, address, bytes))
+  const MutexLock lock(g_state.mutex);
+  const auto memory = g_state.allocations.find(handle);
+  if (flags != 0 || offset != 0 || memory == g_state.allocations.end() || memory->second->bytes != bytes ||
+      address % kGranularity != 0 || Holding(g_state.reserved, address, bytes) == g_state.reserved.end() ||
+      Overlaps(g_state.regions, address, bytes))
     return CUDA_ERROR_INVALID_VALUE;
   Region region;
   region.bytes = bytes;
   region.memory = memory->second;
-  state.regions[address] = std::move(region);
+  g_state.regions[address] = std::move(region);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   PF_STAND_IN_CALL(cuMemUnmap);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto mappings = pinfeed::stand_in::MappingsOf(state, address, bytes);
+  const MutexLock lock(g_state.mutex);
+  const auto mappings = MappingsOf(address, bytes);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& mapping : mappings) {
     if (!FillSpace(mapping->first, mapping->second.bytes, *mapping->second.memory, Rights::kNone))
       return CUDA_ERROR_OPERATING_SYSTEM;
-    state.regions.erase(mapping);
+    g_state.regions.erase(mapping);
   }
   return CUDA_SUCCESS;
 }
@@ -199,9 +175,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto mappings = pinfeed::stand_in::MappingsOf(state, address, bytes);
+  const MutexLock lock(g_state.mutex);
+  const auto mappings = MappingsOf(address, bytes);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& mapping : mappings) {
     Region& region = mapping->second;
@@ -213,3 +188,5 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
   }
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in

@@ -26,8 +26,7 @@ CUresult MakeMemory(Device& device, uint64_t bytes, bool exportable, std::shared
   auto made = std::make_shared<Allocation>();
   uint64_t used = device.used_bytes;
   do {
-    if (used > TheState().device_bytes || bytes > TheState().device_bytes - used)
-      return CUDA_ERROR_OUT_OF_MEMORY;
+    if (used > g_state.device_bytes || bytes > g_state.device_bytes - used) return CUDA_ERROR_OUT_OF_MEMORY;
   } while (!device.used_bytes.compare_exchange_weak(used, used + bytes));
   made->maker = &device;
   made->bytes = bytes;
@@ -42,7 +41,7 @@ CUresult MakeMemory(Device& device, uint64_t bytes, bool exportable, std::shared
   if (!made->memfd || ::ftruncate(made->memfd.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made->memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return CUDA_ERROR_OPERATING_SYSTEM;
-  if (TheState().dirty) {
+  if (g_state.dirty) {
     const std::vector<char> noise(1 << 20, kNoise);
     for (uint64_t at = 0; at < bytes; at += noise.size()) {
       const size_t piece = std::min<uint64_t>(noise.size(), bytes - at);
@@ -102,18 +101,16 @@ void ReturnSpace(uint64_t address, uint64_t bytes) {
 }
 
 bool IsDeviceMemory(uint64_t address, uint64_t bytes, Rights rights) {
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = Holding(state.regions, address, bytes);
-  return found != state.regions.end() && found->second.rights >= rights;
+  const MutexLock lock(g_state.mutex);
+  const auto found = Holding(g_state.regions, address, bytes);
+  return found != g_state.regions.end() && found->second.rights >= rights;
 }
 
 bool IsReachableFrom(CUdevice device, uint64_t address, uint64_t bytes, Rights rights) {
   if (IsRegisteredHost(address, bytes)) return true;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = Holding(state.regions, address, bytes);
-  if (found == state.regions.end()) return false;
+  const MutexLock lock(g_state.mutex);
+  const auto found = Holding(g_state.regions, address, bytes);
+  if (found == g_state.regions.end()) return false;
   const Region& region = found->second;
   if (region.origin != Origin::kMapped) return region.rights >= rights;
   const auto granted = region.by_device.find(device);
@@ -121,9 +118,8 @@ bool IsReachableFrom(CUdevice device, uint64_t address, uint64_t bytes, Rights r
 }
 
 bool IsRegisteredHost(uint64_t address, uint64_t bytes) {
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  return Holding(state.registered, address, bytes) != state.registered.end();
+  const MutexLock lock(g_state.mutex);
+  return Holding(g_state.registered, address, bytes) != g_state.registered.end();
 }
 
 bool IsReachable(uint64_t address, uint64_t bytes, Rights rights) {

@@ -45,13 +45,6 @@
 #include "common/base/unique_handle.h"
 #include "common/cuda/driver.h"
 
-// What the library exports: these and no other. symbols.cc fails to link when one is not defined.
-#define PF_STAND_IN_EXPORT(name) extern "C" __attribute__((visibility("default"))) decltype(::name) name;
-PF_CUDA_FUNCTIONS(PF_STAND_IN_EXPORT)
-// What a framework in the trainer's process calls besides (tests/python/device/stand_in_torch.py).
-PF_STAND_IN_EXPORT(cuCtxSynchronize)
-#undef PF_STAND_IN_EXPORT
-
 // The types that cuda.h leaves opaque.
 
 // Purpose: the primary context of one GPU. Never freed. Threads: any.
@@ -114,6 +107,13 @@ struct CUmod_st {
 
 namespace pinfeed::stand_in {
 
+// What the library exports: these and no other. symbols.cc fails to link when one is not defined.
+#define PF_STAND_IN_EXPORT(name) extern "C" __attribute__((visibility("default"))) decltype(::name) name;
+PF_CUDA_FUNCTIONS(PF_STAND_IN_EXPORT)
+// What a framework in the trainer's process calls besides (tests/python/device/stand_in_torch.py).
+PF_STAND_IN_EXPORT(cuCtxSynchronize)
+#undef PF_STAND_IN_EXPORT
+
 inline constexpr uint64_t kGranularity = uint64_t{2} << 20;
 
 // A file of this name, with "<GPU>-<pid>" behind it, is open in every process that keeps a GPU in use: by
@@ -168,9 +168,9 @@ struct Fault {
   std::optional<CUresult> result;  // none: CUDA_ERROR_UNKNOWN, and the context is broken
 };
 
-// Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing`,
-// `captured_elsewhere` and `stalled_copy` are constant after cuInit, the rest is guarded.
+// Purpose: all that this process's stand-in knows. Threads: `devices`, `device_bytes`, `peers`,
+// `takes_pageable`, `dirty`, `capturing`, `captured_elsewhere` and `stalled_copy` are constant after cuInit,
+// the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -194,7 +194,7 @@ struct State {
   std::map<CUevent, std::unique_ptr<CUevent_st>> events PF_GUARDED_BY(mutex);
   std::map<CUmodule, std::unique_ptr<CUmod_st>> modules PF_GUARDED_BY(mutex);
 };
-State& TheState();
+inline State& g_state = *new State;  // leaked on purpose: streams' threads outlive main
 
 // The device of that ordinal, or null.
 Device* DeviceOf(CUdevice device);

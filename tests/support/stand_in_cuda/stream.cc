@@ -68,45 +68,36 @@ void CUstream_st::Run() {
 namespace pinfeed::stand_in {
 
 std::shared_ptr<CUstream_st> StreamOf(CUctx_st& context, CUstream handle) {
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
+  const MutexLock lock(g_state.mutex);
   // Of the threads' own streams there is the main thread's alone, so that work on another one's shows.
   if (handle == CU_STREAM_PER_THREAD && ::gettid() != ::getpid()) return nullptr;
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-    auto& stream = state.null_streams[&context];
+    auto& stream = g_state.null_streams[&context];
     if (stream == nullptr) stream = CUstream_st::Start(context);
     return stream;
   }
-  const auto found = state.streams.find(handle);
-  return found != state.streams.end() && &found->second->context() == &context ? found->second : nullptr;
+  const auto found = g_state.streams.find(handle);
+  return found != g_state.streams.end() && &found->second->context() == &context ? found->second : nullptr;
 }
 
 namespace {
 
 // The point that the event stands for; nothing when it does not exist.
 std::optional<CUevent_st> EventOf(CUevent handle) {
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.events.find(handle);
-  return found != state.events.end() ? std::optional<CUevent_st>(*found->second) : std::nullopt;
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.events.find(handle);
+  return found != g_state.events.end() ? std::optional<CUevent_st>(*found->second) : std::nullopt;
 }
 
 }  // namespace
-}  // namespace pinfeed::stand_in
-
-using pinfeed::MutexLock;
-using pinfeed::stand_in::EventOf;
-using pinfeed::stand_in::StreamOf;
-using pinfeed::stand_in::TheState;
 
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int /*priority*/) {
   PF_STAND_IN_CONTEXT_CALL(cuStreamCreateWithPriority);
   if (stream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<CUstream_st> made = CUstream_st::Start(*context);
-  auto& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.streams[made.get()] = made;
+  const MutexLock lock(g_state.mutex);
+  g_state.streams[made.get()] = made;
   *stream = made.get();
   return CUDA_SUCCESS;
 }
@@ -116,9 +107,8 @@ CUresult cuStreamDestroy(CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<CUstream_st> stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  auto& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.streams.erase(handle);
+  const MutexLock lock(g_state.mutex);
+  g_state.streams.erase(handle);
   stream->Close();  // what is queued still runs
   return CUDA_SUCCESS;
 }
@@ -143,7 +133,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   PF_STAND_IN_CONTEXT_CALL(cuStreamIsCapturing);
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (StreamOf(*context, handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *status = TheState().capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = g_state.capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -151,13 +141,12 @@ CUresult cuCtxSynchronize() {
   PF_STAND_IN_CONTEXT_CALL(cuCtxSynchronize);
   std::vector<std::shared_ptr<CUstream_st>> streams;
   {
-    auto& state = TheState();
-    const MutexLock lock(state.mutex);
-    for (const auto& [handle, stream] : state.streams) {
+    const MutexLock lock(g_state.mutex);
+    for (const auto& [handle, stream] : g_state.streams) {
       if (&stream->context() == context) streams.push_back(stream);
     }
-    const auto own = state.null_streams.find(context);
-    if (own != state.null_streams.end()) streams.push_back(own->second);
+    const auto own = g_state.null_streams.find(context);
+    if (own != g_state.null_streams.end()) streams.push_back(own->second);
   }
   for (const auto& stream : streams) stream->Wait(stream->Pushed());
   return context->error;
@@ -171,27 +160,24 @@ CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   auto made = std::make_unique<CUevent_st>();
   made->context = context;
   *event = made.get();
-  auto& state = TheState();
-  const MutexLock lock(state.mutex);
-  state.events.emplace(*event, std::move(made));
+  const MutexLock lock(g_state.mutex);
+  g_state.events.emplace(*event, std::move(made));
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy(CUevent event) {
   PF_STAND_IN_CONTEXT_CALL(cuEventDestroy);
-  auto& state = TheState();
-  const MutexLock lock(state.mutex);
-  return state.events.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  const MutexLock lock(g_state.mutex);
+  return g_state.events.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream handle) {
   PF_STAND_IN_CONTEXT_CALL(cuEventRecord);
   std::shared_ptr<CUstream_st> stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  auto& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = state.events.find(event);
-  if (found == state.events.end() || found->second->context != context) return CUDA_ERROR_INVALID_HANDLE;
+  const MutexLock lock(g_state.mutex);
+  const auto found = g_state.events.find(event);
+  if (found == g_state.events.end() || found->second->context != context) return CUDA_ERROR_INVALID_HANDLE;
   // A piece of work of its own: the event is reached later even when the stream is idle.
   found->second->number = stream->Push([] { return CUDA_SUCCESS; });
   found->second->stream = std::move(stream);
@@ -213,3 +199,5 @@ CUresult cuEventSynchronize(CUevent event) {
   if (point->stream != nullptr) point->stream->Wait(point->number);
   return point->context->error;
 }
+
+}  // namespace pinfeed::stand_in

@@ -9,18 +9,6 @@
 
 #include "tests/support/stand_in_cuda/stand_in.h"
 
-using pinfeed::MutexLock;
-using pinfeed::stand_in::AddressOf;
-using pinfeed::stand_in::IsDeviceMemory;
-using pinfeed::stand_in::IsReachable;
-using pinfeed::stand_in::IsReachableFrom;
-using pinfeed::stand_in::IsRegisteredHost;
-using pinfeed::stand_in::PointerTo;
-using pinfeed::stand_in::Rights;
-using pinfeed::stand_in::State;
-using pinfeed::stand_in::StreamOf;
-using pinfeed::stand_in::TheState;
-
 namespace pinfeed::stand_in {
 namespace {
 
@@ -41,12 +29,11 @@ CUresult RunNow(CUctx_st& context, CUstream_st::Work work) {
 }
 
 }  // namespace
-}  // namespace pinfeed::stand_in
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
   PF_STAND_IN_CONTEXT_CALL(cuMemcpyHtoD);
   if (from == nullptr || !IsDeviceMemory(to, bytes, Rights::kReadWrite)) return CUDA_ERROR_INVALID_VALUE;
-  return pinfeed::stand_in::RunNow(*context, [=] {
+  return RunNow(*context, [=] {
     std::memcpy(PointerTo(to), from, bytes);
     return CUDA_SUCCESS;
   });
@@ -55,7 +42,7 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoH);
   if (to == nullptr || !IsDeviceMemory(from, bytes, Rights::kRead)) return CUDA_ERROR_INVALID_VALUE;
-  return pinfeed::stand_in::RunNow(*context, [=] {
+  return RunNow(*context, [=] {
     std::memcpy(to, PointerTo(from), bytes);
     return CUDA_SUCCESS;
   });
@@ -68,9 +55,8 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstr
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const bool registered = IsRegisteredHost(AddressOf(from), bytes);
-  const bool pageable = !registered && TheState().takes_pageable;
-  State& state = TheState();
-  if (++state.copies == state.stalled_copy) {
+  const bool pageable = !registered && g_state.takes_pageable;
+  if (++g_state.copies == g_state.stalled_copy) {
     stream->Push([]() -> CUresult {
       while (true) ::pause();
     });
@@ -148,23 +134,19 @@ CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned int flags) {
   PF_STAND_IN_CONTEXT_CALL(cuMemHostRegister);
   constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   const uint64_t address = AddressOf(memory);
-  if ((flags & ~kKnown) != 0 || bytes == 0 || bytes > UINT64_MAX - address ||
-      !pinfeed::stand_in::IsMapped(address, bytes))
+  if ((flags & ~kKnown) != 0 || bytes == 0 || bytes > UINT64_MAX - address || !IsMapped(address, bytes))
     return CUDA_ERROR_INVALID_VALUE;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  if (pinfeed::stand_in::Overlaps(state.registered, address, bytes))
-    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  state.registered[address] = {bytes};
+  const MutexLock lock(g_state.mutex);
+  if (Overlaps(g_state.registered, address, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  g_state.registered[address] = {bytes};
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostUnregister(void* memory) {
   PF_STAND_IN_CONTEXT_CALL(cuMemHostUnregister);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  return state.registered.erase(AddressOf(memory)) == 1 ? CUDA_SUCCESS
-                                                        : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const MutexLock lock(g_state.mutex);
+  return g_state.registered.erase(AddressOf(memory)) == 1 ? CUDA_SUCCESS
+                                                          : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* memory, unsigned int flags) {
@@ -180,10 +162,9 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
                                 CUdeviceptr pointer) {
   PF_STAND_IN_CONTEXT_CALL(cuPointerGetAttributes);
   if (attributes == nullptr || values == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  const auto found = pinfeed::stand_in::Holding(state.registered, pointer, 1);
-  const bool known = found != state.registered.end();
+  const MutexLock lock(g_state.mutex);
+  const auto found = Holding(g_state.registered, pointer, 1);
+  const bool known = found != g_state.registered.end();
   for (unsigned i = 0; i < count; ++i) {
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -201,3 +182,5 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   }
   return CUDA_SUCCESS;
 }
+
+}  // namespace pinfeed::stand_in
