@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,6 @@ constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting
 constexpr CallQueue::Bounds kStatusCalls{.threads = 1, .running_a_user = 1, .waiting_a_user = SIZE_MAX};
 // How long before its deadline a call that waits for a dataset is answered.
 constexpr std::chrono::milliseconds kAnswerEarly(500);
-constexpr char kOpenFeed[] = "open a feed";
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
 // Of one user. gRPC keeps about five times as much.
 constexpr uint64_t kMaxUnreadAnswerBytes = uint64_t{16} << 20;
@@ -63,8 +61,9 @@ uint64_t BytesOfNames(const Feed& feed) {
 // Finish, which deletes it. Invariant: cancelled() is set when the client cancels or its deadline passes.
 class FeederService::Call final : public grpc::ServerUnaryReactor {
  public:
-  explicit Call(grpc::CallbackServerContext& context)
-      : context_(context), deadline_(AnswerBy(context.deadline())) {}
+  // `what` names the call in errors.
+  Call(grpc::CallbackServerContext& context, const char* what)
+      : context_(context), what_(what), deadline_(AnswerBy(context.deadline())) {}
   void OnCancel() override { *cancelled_ = true; }
   void OnDone() override { delete this; }
 
@@ -78,6 +77,11 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     held_.push_back(std::move(counted));
     return true;
   }
+  void set_caller(Caller caller) { caller_ = std::move(caller); }
+  const Caller& caller() const { return caller_; }  // once it is admitted
+  uid_t user() const { return caller_.peer.uid; }
+  const grpc::CallbackServerContext& context() const { return context_; }
+  const std::string& what() const { return what_; }
   bool cancelled() const { return *cancelled_; }
   CallLimits limits() const { return {deadline_, cancelled_}; }
 
@@ -90,13 +94,14 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     return std::chrono::steady_clock::now() + (left - early);
   }
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
+  const std::string what_;
+  Caller caller_;
   const std::chrono::steady_clock::time_point deadline_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<UserCounts::Counted> held_;  // used by one thread at a time
 };
 
 struct FeederService::Opening {
-  Caller caller;
   Call& call;
   const v1::OpenFeedRequest& request;  // gRPC's, like the response: until the call is finished
   v1::OpenFeedResponse& response;
@@ -107,65 +112,58 @@ struct FeederService::Opening {
 FeederService::FeederService(Parts parts)
     : parts_(std::move(parts)), calls_(kCalls, "call"), status_calls_(kStatusCalls, "status") {}
 
-std::optional<Caller> FeederService::Admit(const grpc::CallbackServerContext& context, Call& call,
-                                           const char* what, const google::protobuf::Message& request) {
-  Result<Caller> caller = parts_.callers.Find(context, what);
+bool FeederService::Admit(Call& call, const google::protobuf::Message& request) {
+  Result<Caller> caller = parts_.callers.Find(call.context(), call.what().c_str());
   if (!caller.ok()) {
-    parts_.refusals.CountRequest(context.peer(), caller.status());
+    parts_.refusals.CountRequest(call.context().peer(), caller.status());
     call.Fail(caller.status());
-    return std::nullopt;
+    return false;
   }
-  const uid_t user = caller->peer.uid;
-  if (call.Hold(requests_.TryAdd(user, request.SpaceUsedLong(), kMaxParsedRequestBytes)))
-    return *std::move(caller);
-  Refuse(*caller, call,
-         ResourceExhausted(std::string(what) + ": requests of this user that wait for an answer take " +
-                           ByteSize(requests_.Of(user)) + ", and no more are taken beyond " +
-                           ByteSize(kMaxParsedRequestBytes) + "; try again later"));
-  return std::nullopt;
+  call.set_caller(*std::move(caller));
+  if (call.Hold(requests_.TryAdd(call.user(), request.SpaceUsedLong(), kMaxParsedRequestBytes))) return true;
+  Refuse(call, ResourceExhausted(call.what() + ": requests of this user that wait for an answer take " +
+                                 ByteSize(requests_.Of(call.user())) + ", and no more are taken beyond " +
+                                 ByteSize(kMaxParsedRequestBytes) + "; try again later"));
+  return false;
 }
 
-Status FeederService::CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
+Status FeederService::CountUnread(Call& call, uint64_t bytes,
                                   std::chrono::steady_clock::time_point deadline) {
-  const uid_t user = caller.peer.uid;
-  if (bytes <= kSmallAnswerBytes || call.Hold(unread_.AddBy(user, bytes, kMaxUnreadAnswerBytes, deadline)))
+  if (bytes <= kSmallAnswerBytes ||
+      call.Hold(unread_.AddBy(call.user(), bytes, kMaxUnreadAnswerBytes, deadline)))
     return OkStatus();
   return ResourceExhausted(
-      std::string(what) + ": " + ByteSize(unread_.Of(user)) +
+      call.what() + ": " + ByteSize(unread_.Of(call.user())) +
       " of answers to calls of this user have not been read, and no more are made beyond " +
       ByteSize(kMaxUnreadAnswerBytes) +
       "; find the process that calls and does not read, perhaps one that is stopped, or try again later");
 }
 
-void FeederService::Answer(const Caller& caller, Call& call, const char* what,
-                           google::protobuf::Message& answer) {
-  const Status counted = CountUnread(caller, call, what, answer.ByteSizeLong(), {});  // at once
+void FeederService::Answer(Call& call, google::protobuf::Message& answer) {
+  const Status counted = CountUnread(call, answer.ByteSizeLong(), {});  // at once
   if (counted.ok()) return call.Finish(grpc::Status::OK);
   answer.Clear();
-  Refuse(caller, call, counted);
+  Refuse(call, counted);
 }
 
-void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
-  if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(caller), error);
+void FeederService::Refuse(Call& call, const Status& error) const {
+  if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(call.caller()), error);
   call.Fail(error);
 }
 
-void FeederService::Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work) {
-  if (calls_.Submit(caller.peer.uid, std::move(work))) return;
-  Refuse(caller, call,
-         ResourceExhausted(std::string(what) + ": " + std::to_string(kCalls.waiting_a_user) +
-                           " calls of this user wait already; try again later"));
+void FeederService::Queue(Call& call, std::function<void()> work) {
+  if (calls_.Submit(call.user(), std::move(work))) return;
+  Refuse(call, ResourceExhausted(call.what() + ": " + std::to_string(kCalls.waiting_a_user) +
+                                 " calls of this user wait already; try again later"));
 }
 
 grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
                                                   const v1::OpenFeedRequest* request,
                                                   v1::OpenFeedResponse* response) {
-  auto* const call = new Call(*context);
-  std::optional<Caller> caller = Admit(*context, *call, kOpenFeed, *request);
-  if (!caller) return call;
-  const auto opening =
-      std::make_shared<Opening>(Opening{*std::move(caller), *call, *request, *response, TraceIdOf(*context)});
-  Queue(opening->caller, *call, kOpenFeed, [this, opening] { Begin(opening); });
+  auto* const call = new Call(*context, "open a feed");
+  if (!Admit(*call, *request)) return call;
+  const auto opening = std::make_shared<Opening>(Opening{*call, *request, *response, TraceIdOf(*context)});
+  Queue(*call, [this, opening] { Begin(opening); });
   return call;
 }
 
@@ -194,31 +192,31 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
   const LogScope scope({.trace_id = opening->trace_id});
   if (opening->call.cancelled()) return opening->call.Finish(grpc::Status::CANCELLED);
-  Result<OpenFeedArguments> arguments = Check(opening->caller, opening->request);
-  if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
+  Result<OpenFeedArguments> arguments = Check(opening->call.caller(), opening->request);
+  if (!arguments.ok()) return Refuse(opening->call, arguments.status());
   opening->arguments = *std::move(arguments);
   opening->arguments.trace_id = opening->trace_id;
   Open(opening, nullptr);
 }
 
 void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
-  parts_.dataset_opener.Open(opening->caller.peer.uid, opening->arguments.spec.dataset,
-                             opening->call.limits(), [this, opening](const DatasetOpener::Opened& dataset) {
-                               const LogScope scope({.trace_id = opening->trace_id});
-                               if (!dataset.ok())
-                                 return Refuse(opening->caller, opening->call, dataset.status());
-                               Queue(opening->caller, opening->call, kOpenFeed,
-                                     [this, opening, dataset = *dataset] { Open(opening, dataset); });
-                             });
+  const auto opened = [this, opening](const DatasetOpener::Opened& dataset) {
+    const LogScope scope({.trace_id = opening->trace_id});
+    if (!dataset.ok()) return Refuse(opening->call, dataset.status());
+    Queue(opening->call, [this, opening, dataset = *dataset] { Open(opening, dataset); });
+  };
+  parts_.dataset_opener.Open(opening->call.user(), opening->arguments.spec.dataset, opening->call.limits(),
+                             opened);
 }
 
 void FeederService::Open(const std::shared_ptr<Opening>& opening,
                          const std::shared_ptr<const Dataset>& dataset) {
   const LogScope scope({.trace_id = opening->trace_id});
-  const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
+  const auto refuse = [&](const Status& error) { Refuse(opening->call, error); };
   const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
   if (opening->call.cancelled()) return refuse(cancelled);
-  Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
+  Result<OpenFeedOutcome> outcome =
+      parts_.opener.Open(opening->call.caller().peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
   if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
@@ -230,7 +228,7 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
     const uint64_t bytes = BytesOfNames(*session->feed);
     const auto deadline =
         std::min(opening->call.limits().deadline, std::chrono::steady_clock::now() + kLongestWait);
-    const Status counted = CountUnread(opening->caller, opening->call, kOpenFeed, bytes, deadline);
+    const Status counted = CountUnread(opening->call, bytes, deadline);
     if (!counted.ok() || opening->call.cancelled()) {
       parts_.lifelines.Abandon(session);
       return refuse(counted.ok() ? cancelled : counted);
@@ -247,14 +245,12 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
 grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,
                                                         const v1::InviteProducerRequest* request,
                                                         v1::ProducerInvitation* response) {
-  static constexpr char kWhat[] = "invite a producer";
-  auto* const call = new Call(*context);
-  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
-  if (!caller) return call;
-  if (const Status invited = Invite(*caller, *request, *response); !invited.ok()) {
-    Refuse(*caller, *call, invited);
+  auto* const call = new Call(*context, "invite a producer");
+  if (!Admit(*call, *request)) return call;
+  if (const Status invited = Invite(call->caller(), *request, *response); !invited.ok()) {
+    Refuse(*call, invited);
   } else {
-    Answer(*caller, *call, kWhat, *response);
+    Answer(*call, *response);
   }
   return call;
 }
@@ -288,17 +284,15 @@ Status FeederService::Invite(const Caller& caller, const v1::InviteProducerReque
 grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext* context,
                                                      const v1::JoinBatcherRequest* request,
                                                      v1::BatcherInvitation* response) {
-  static constexpr char kWhat[] = "join a batcher";
-  auto* const call = new Call(*context);
-  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
-  if (!caller) return call;
+  auto* const call = new Call(*context, "join a batcher");
+  if (!Admit(*call, *request)) return call;
   // It allocates memory.
-  Queue(*caller, *call, kWhat, [this, caller = *caller, call, request, response] {
+  Queue(*call, [this, call, request, response] {
     const Status joined = call->cancelled()
                               ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
-                              : Join(caller, *request, *response);
-    if (!joined.ok()) return Refuse(caller, *call, joined);
-    Answer(caller, *call, kWhat, *response);
+                              : Join(call->caller(), *request, *response);
+    if (!joined.ok()) return Refuse(*call, joined);
+    Answer(*call, *response);
   });
   return call;
 }
@@ -320,14 +314,12 @@ Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& r
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* request,
                                                    v1::GetStatusResponse* response) {
-  static constexpr char kWhat[] = "get the status";
-  auto* const call = new Call(*context);
-  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
-  if (!caller) return call;
-  const bool taken = status_calls_.Submit(caller->peer.uid, [this, caller = *caller, call, response] {
+  auto* const call = new Call(*context, "get the status");
+  if (!Admit(*call, *request)) return call;
+  const bool taken = status_calls_.Submit(call->user(), [this, call, response] {
     if (call->cancelled()) return call->Finish(grpc::Status::CANCELLED);
     FillStatus(parts_.snapshot(), *response);
-    Answer(caller, *call, kWhat, *response);
+    Answer(*call, *response);
   });
   if (!taken) call->Finish(ToGrpc(Unavailable("get the status: the daemon is stopping")));
   return call;
@@ -338,18 +330,16 @@ grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
                                                       const v1::ListDatasetsRequest* request,
                                                       v1::ListDatasetsResponse* response) {
-  static constexpr char kWhat[] = "list the datasets";
-  auto* const call = new Call(*context);
-  const std::optional<Caller> caller = Admit(*context, *call, kWhat, *request);
-  if (!caller) return call;
+  auto* const call = new Call(*context, "list the datasets");
+  if (!Admit(*call, *request)) return call;
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
   for (const std::string& root : options->allowed_roots) response->add_allowed_roots(EscapeUnprintable(root));
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
-  const auto done = [this, left, call, caller = *caller, response] {
+  const auto done = [this, left, call, response] {
     if (--*left != 0) return;
     if (call->cancelled()) return call->Finish(grpc::Status::CANCELLED);
-    Answer(caller, *call, kWhat, *response);
+    Answer(*call, *response);
   };
   std::vector<DatasetSpec> specs;
   for (const auto& [name, configured] : options->named) {  // adds every entry before any is filled

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
@@ -62,19 +61,17 @@ class FeederService final : public v1::Feeder::CallbackService {
   class Call;      // answered later
   struct Opening;  // an OpenFeed call until it is answered
 
-  // Returns who makes the call, whose request is counted until it is finished. Null: it is refused, and
+  // Finds who makes the call, and counts its request until it is finished. False: it is refused, and
   // finished.
-  std::optional<Caller> Admit(const grpc::CallbackServerContext& context, Call& call, const char* what,
-                              const google::protobuf::Message& request);
+  bool Admit(Call& call, const google::protobuf::Message& request);
   // Counts the call's answer until it was read. kResourceExhausted if the caller's user has too many that
   // were not, until the deadline.
-  Status CountUnread(const Caller& caller, Call& call, const char* what, uint64_t bytes,
-                     std::chrono::steady_clock::time_point deadline);
+  Status CountUnread(Call& call, uint64_t bytes, std::chrono::steady_clock::time_point deadline);
   // Finishes the call with this answer, or as CountUnread.
-  void Answer(const Caller& caller, Call& call, const char* what, google::protobuf::Message& answer);
+  void Answer(Call& call, google::protobuf::Message& answer);
   // Runs `work` on a thread of the queue, or refuses the call.
-  void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
-  void Refuse(const Caller& caller, Call& call, const Status& error) const;
+  void Queue(Call& call, std::function<void()> work);
+  void Refuse(Call& call, const Status& error) const;
   Status Invite(const Caller& caller, const v1::InviteProducerRequest& request,
                 v1::ProducerInvitation& response) const;
   Status Join(const Caller& caller, const v1::JoinBatcherRequest& request,
