@@ -9,6 +9,7 @@
 
 #include "common/base/faults.h"
 #include "common/spec/feed_spec_check.h"
+#include "proto/convert_enums.h"
 #include "proto/convert_parameters.h"
 
 namespace pinfeed {
@@ -51,96 +52,12 @@ std::optional<BatcherSpec> BatcherFromProto(const v1::FeedSpec& in) {
   return out;
 }
 
-// Nothing when it is unset or not known, which is a fault.
-std::optional<Order> OrderFromProto(v1::FeedSpec::Order in, const std::string& field, Faults& faults) {
-  switch (in) {
-    case v1::FeedSpec::ORDER_UNSPECIFIED:
-      return std::nullopt;
-    case v1::FeedSpec::SEQUENTIAL:
-      return Order::kSequential;
-    case v1::FeedSpec::SHUFFLE:
-      return Order::kShuffle;
-    default:
-      faults.Add(field, Unknown(in));
-      return std::nullopt;
-  }
-}
-
-void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
-  out.order = OrderFromProto(in.order(), "order", faults).value_or(Order::kSequential);
-  switch (in.image_layout()) {
-    case v1::FeedSpec::IMAGE_LAYOUT_UNSPECIFIED:
-    case v1::FeedSpec::CHW:
-      out.image_layout = ImageLayout::kChw;
-      break;
-    case v1::FeedSpec::HWC:
-      out.image_layout = ImageLayout::kHwc;
-      break;
-    default:
-      faults.Add("image_layout", Unknown(in.image_layout()));
-  }
-  switch (in.on_bad_sample()) {
-    case v1::FeedSpec::ON_BAD_SAMPLE_UNSPECIFIED:
-    case v1::FeedSpec::FAIL:
-      out.on_bad_sample = OnBadSample::kFail;
-      break;
-    case v1::FeedSpec::SKIP:
-      out.on_bad_sample = OnBadSample::kSkip;
-      break;
-    case v1::FeedSpec::ZERO:
-      out.on_bad_sample = OnBadSample::kZero;
-      break;
-    default:
-      faults.Add("on_bad_sample", Unknown(in.on_bad_sample()));
-  }
-  switch (in.sharing()) {
-    case v1::FeedSpec::SHARING_UNSPECIFIED:
-    case v1::FeedSpec::EXCLUSIVE:
-      out.sharing = Sharing::kExclusive;
-      break;
-    case v1::FeedSpec::BROADCAST:
-      out.sharing = Sharing::kBroadcast;
-      break;
-    case v1::FeedSpec::QUEUE:
-      out.sharing = Sharing::kQueue;
-      break;
-    default:
-      faults.Add("sharing", Unknown(in.sharing()));
-  }
-  switch (in.backend()) {
-    case v1::FeedSpec::BACKEND_UNSPECIFIED:
-    case v1::FeedSpec::AUTO:
-      out.backend = Backend::kAuto;
-      break;
-    case v1::FeedSpec::HOST:
-      out.backend = Backend::kHost;
-      break;
-    case v1::FeedSpec::CUDA_IPC:
-      out.backend = Backend::kCudaIpc;
-      break;
-    case v1::FeedSpec::VMM_FD:
-      out.backend = Backend::kVmmFd;
-      break;
-    default:
-      faults.Add("backend", Unknown(in.backend()));
-  }
-  const std::optional<Decode> decode = DecodeFromProto(in.decode());
-  if (!decode) faults.Add("decode", Unknown(in.decode()));
-  out.decode = decode.value_or(Decode::kCpu);
-  switch (in.resident()) {
-    case v1::FeedSpec::RESIDENT_UNSPECIFIED:
-    case v1::FeedSpec::RESIDENT_OFF:
-      out.resident = Resident::kOff;
-      break;
-    case v1::FeedSpec::RESIDENT_ON:
-      out.resident = Resident::kOn;
-      break;
-    case v1::FeedSpec::RESIDENT_AUTO:
-      out.resident = Resident::kAuto;
-      break;
-    default:
-      faults.Add("resident", Unknown(in.resident()));
-  }
+// An unset value leaves `out` as it is, and so does one that is not known, which is a fault.
+template <typename Wire, typename Out, typename Values>
+void ReadEnum(Wire in, const Values& values, const std::string& field, Out& out, Faults& faults) {
+  const auto known = EnumFromProto(in, values);
+  if (known) out = *known;
+  if (!known && in != Wire{}) faults.Add(field, Unknown(in));
 }
 
 // A field that only a newer client knows would be ignored, and the feed would not be what was asked for.
@@ -174,7 +91,13 @@ void RefuseUnknownFields(const google::protobuf::Message& message, const std::st
 FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   FeedSpec out;
   out.dataset = DatasetFromProto(in.dataset());
-  EnumsFromProto(in, out, faults);
+  ReadEnum(in.order(), kOrders, "order", out.order, faults);
+  ReadEnum(in.image_layout(), kImageLayouts, "image_layout", out.image_layout, faults);
+  ReadEnum(in.on_bad_sample(), kBadSampleRules, "on_bad_sample", out.on_bad_sample, faults);
+  ReadEnum(in.sharing(), kSharings, "sharing", out.sharing, faults);
+  ReadEnum(in.backend(), kBackends, "backend", out.backend, faults);
+  ReadEnum(in.decode(), kDecodes, "decode", out.decode, faults);
+  ReadEnum(in.resident(), kResidents, "resident", out.resident, faults);
   out.batch_size = in.batch_size();
   out.seed = in.seed();
   out.epochs = in.epochs();
@@ -219,7 +142,8 @@ Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
                                [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
   if (!fingerprint.empty() && (fingerprint.size() != 16 || !hex))
     faults.Add("cursor.fingerprint", "is not 16 hexadecimal digits");
-  const std::optional<Order> order = OrderFromProto(in.order(), "cursor.order", faults);
+  std::optional<Order> order;
+  ReadEnum(in.order(), kOrders, "cursor.order", order, faults);
   return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order, in.version()};
 }
 
@@ -261,20 +185,6 @@ OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults) 
   CheckText(request.no_resident(), kMaxReasonBytes, "no_resident", faults);
   out.no_resident = request.no_resident();
   return out;
-}
-
-std::optional<Decode> DecodeFromProto(v1::FeedSpec::Decode in) {
-  switch (in) {
-    case v1::FeedSpec::DECODE_UNSPECIFIED:
-    case v1::FeedSpec::DECODE_CPU:
-      return Decode::kCpu;
-    case v1::FeedSpec::DECODE_GPU:
-      return Decode::kGpu;
-    case v1::FeedSpec::DECODE_AUTO:
-      return Decode::kAuto;
-    default:
-      return std::nullopt;
-  }
 }
 
 Result<Cursor> FromProto(const v1::Cursor& cursor) {

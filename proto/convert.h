@@ -50,13 +50,7 @@ Result<Cursor> FromProto(const v1::Cursor& cursor);
 // kInvalidArgument unless the dtype is known, the shape is possible and sample_bytes is its size.
 Result<TensorPlace> FromProto(const v1::TensorPlace& place);
 
-// Nothing when it is not known.
-std::optional<Decode> DecodeFromProto(v1::FeedSpec::Decode decode);
-
 v1::Cursor ToProto(const Cursor& cursor);
 v1::TensorPlace ToProto(const TensorPlace& place);
-v1::FeedSpec::Backend ToProto(Backend backend);
-v1::FeedSpec::Decode ToProto(Decode decode);
-v1::FeedSpec::Resident ToProto(Resident resident);
 
 }  // namespace pinfeed

@@ -1,59 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way out: the core's values as messages. Nothing can fail here.
 #include "proto/convert.h"
+#include "proto/convert_enums.h"
 
 namespace pinfeed {
-namespace {
-
-v1::FeedSpec::Order ToProto(Order order) {
-  switch (order) {
-    case Order::kSequential:
-      return v1::FeedSpec::SEQUENTIAL;
-    case Order::kShuffle:
-      return v1::FeedSpec::SHUFFLE;
-  }
-  return v1::FeedSpec::ORDER_UNSPECIFIED;
-}
-
-}  // namespace
-
-v1::FeedSpec::Backend ToProto(Backend backend) {
-  switch (backend) {
-    case Backend::kAuto:
-      return v1::FeedSpec::AUTO;
-    case Backend::kHost:
-      return v1::FeedSpec::HOST;
-    case Backend::kCudaIpc:
-      return v1::FeedSpec::CUDA_IPC;
-    case Backend::kVmmFd:
-      return v1::FeedSpec::VMM_FD;
-  }
-  return v1::FeedSpec::BACKEND_UNSPECIFIED;
-}
-
-v1::FeedSpec::Decode ToProto(Decode decode) {
-  switch (decode) {
-    case Decode::kCpu:
-      return v1::FeedSpec::DECODE_CPU;
-    case Decode::kGpu:
-      return v1::FeedSpec::DECODE_GPU;
-    case Decode::kAuto:
-      return v1::FeedSpec::DECODE_AUTO;
-  }
-  return v1::FeedSpec::DECODE_UNSPECIFIED;
-}
-
-v1::FeedSpec::Resident ToProto(Resident resident) {
-  switch (resident) {
-    case Resident::kOff:
-      return v1::FeedSpec::RESIDENT_OFF;
-    case Resident::kOn:
-      return v1::FeedSpec::RESIDENT_ON;
-    case Resident::kAuto:
-      return v1::FeedSpec::RESIDENT_AUTO;
-  }
-  return v1::FeedSpec::RESIDENT_UNSPECIFIED;
-}
 
 v1::Cursor ToProto(const Cursor& cursor) {
   v1::Cursor out;
@@ -62,7 +12,7 @@ v1::Cursor ToProto(const Cursor& cursor) {
   out.set_seed(cursor.seed);
   out.set_epoch(cursor.epoch);
   out.set_position(cursor.position);
-  if (cursor.order) out.set_order(ToProto(*cursor.order));
+  if (cursor.order) out.set_order(EnumToProto(*cursor.order, kOrders));
   return out;
 }
 

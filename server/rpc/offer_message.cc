@@ -9,6 +9,7 @@
 
 #include "common/base/quote.h"
 #include "proto/convert.h"
+#include "proto/convert_enums.h"
 
 namespace pinfeed {
 namespace {
@@ -34,15 +35,12 @@ v1::SampleView ToMessage(const SampleView& view) {
 }
 
 v1::DeferredPixelOps ToMessage(const DeferredPixelOps& ops) {
-  const auto layout = [](ImageLayout l) {
-    return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
-  };
   v1::DeferredPixelOps out;
   out.set_height(ops.height);
   out.set_width(ops.width);
   out.set_channels(ops.channels);
-  out.set_source_layout(layout(ops.source_layout));
-  out.set_output_layout(layout(ops.output_layout));
+  out.set_source_layout(EnumToProto(ops.source_layout, kImageLayouts));
+  out.set_output_layout(EnumToProto(ops.output_layout, kImageLayouts));
   out.set_mark_tensor(ops.mark ? *ops.mark + 1 : 0);
   out.set_plan_tensor(ops.plan ? *ops.plan + 1 : 0);
   out.mutable_table()->Add(ops.table.begin(), ops.table.end());
@@ -85,7 +83,7 @@ void DescribeResident(const ResidentData& data, v1::ResidentOffer* offer) {
 v1::DecodeOffer DescribeDecode(const Feed& feed) {
   const FeedSpec& spec = feed.spec();
   v1::DecodeOffer decode;
-  decode.set_decode(ToProto(spec.decode));
+  decode.set_decode(EnumToProto(spec.decode, kDecodes));
   decode.set_gpu_share(spec.gpu_share);
   decode.set_note(feed.decode_note());
   decode.set_zero_bad_samples(spec.on_bad_sample == OnBadSample::kZero);
@@ -107,7 +105,7 @@ void DescribeOffer(const Session& session, const std::string& lifeline_path, uin
   response->set_batch_size(feed.layout().batch_size);
   for (const TensorPlace& place : feed.layout().tensors) *response->add_tensors() = ToProto(place);
   v1::ArenaOffer& offer = *response->mutable_arena();
-  offer.set_backend(ToProto(arena.backend()));
+  offer.set_backend(EnumToProto(arena.backend(), kBackends));
   offer.set_id(arena.id().data(), arena.id().size());
   offer.set_bytes(arena.mapped_bytes());
   offer.set_slot_count(arena.slot_count());

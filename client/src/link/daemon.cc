@@ -26,6 +26,7 @@
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "proto/convert.h"
+#include "proto/convert_enums.h"
 
 namespace pinfeed {
 namespace {
@@ -231,7 +232,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   ASSIGN_OR_RETURN(*message.mutable_boot_id(), BootId());
   RETURN_IF_ERROR(FromJson(request.spec_json, "spec", message.mutable_spec()));
   if (request.decode && IsForGpu(message.spec().decode())) {
-    message.mutable_spec()->set_decode(ToProto(request.decode->first));
+    message.mutable_spec()->set_decode(EnumToProto(request.decode->first, kDecodes));
     message.mutable_spec()->set_gpu_share(request.decode->second);
   }
   if (IsForGpu(message.spec().decode())) {
@@ -242,14 +243,14 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   const bool resident_auto = message.spec().resident() == v1::FeedSpec::RESIDENT_AUTO;
   if (resident_auto) {
     message.set_no_resident(ReasonText(request.no_resident));
-    if (request.resident) message.mutable_spec()->set_resident(ToProto(*request.resident));
+    if (request.resident) message.mutable_spec()->set_resident(EnumToProto(*request.resident, kResidents));
   }
   if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
   message.set_client_name(request.client_name);
   message.set_gpu_uuid(request.gpu_uuid);
   for (const auto& [backend, reason] : request.failed_backends) {
     v1::FailedBackend& failed = *message.add_failed_backends();
-    failed.set_backend(ToProto(backend));
+    failed.set_backend(EnumToProto(backend, kBackends));
     failed.set_reason(ReasonText(reason));
   }
   message.set_replaces_session(request.replaces_session);

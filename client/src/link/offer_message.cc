@@ -8,22 +8,10 @@
 #include <utility>
 
 #include "proto/convert.h"
+#include "proto/convert_enums.h"
 
 namespace pinfeed {
 namespace {
-
-Backend BackendOf(v1::FeedSpec::Backend backend) {
-  switch (backend) {
-    case v1::FeedSpec::HOST:
-      return Backend::kHost;
-    case v1::FeedSpec::CUDA_IPC:
-      return Backend::kCudaIpc;
-    case v1::FeedSpec::VMM_FD:
-      return Backend::kVmmFd;
-    default:
-      return Backend::kAuto;  // an offer without a backend; CheckOffer refuses it
-  }
-}
 
 // Copied unchecked: CheckOffer validates it, but for lists, whose lengths are checked here.
 Result<SampleView> ViewOf(const v1::SampleView& message, uint32_t height, uint32_t width) {
@@ -48,9 +36,6 @@ Result<SampleView> ViewOf(const v1::SampleView& message, uint32_t height, uint32
 
 // As the above.
 Result<OfferedOutput> OutputOf(const v1::OutputTensor& message) {
-  const auto layout = [](v1::FeedSpec::ImageLayout l) {
-    return l == v1::FeedSpec::HWC ? ImageLayout::kHwc : ImageLayout::kChw;
-  };
   OfferedOutput output;
   output.spec.name = message.name();
   output.spec.dtype = static_cast<DType>(message.dtype() & 0xFF);
@@ -62,8 +47,8 @@ Result<OfferedOutput> OutputOf(const v1::OutputTensor& message) {
   image.height = ops.height();
   image.width = ops.width();
   image.channels = ops.channels();
-  image.source_layout = layout(ops.source_layout());
-  image.output_layout = layout(ops.output_layout());
+  image.source_layout = EnumFromProto(ops.source_layout(), kImageLayouts).value_or(ImageLayout::kChw);
+  image.output_layout = EnumFromProto(ops.output_layout(), kImageLayouts).value_or(ImageLayout::kChw);
   if (ops.mark_tensor() != 0) image.mark = ops.mark_tensor() - 1;
   if (ops.plan_tensor() != 0) image.plan = ops.plan_tensor() - 1;
   image.table.assign(ops.table().begin(), ops.table().end());
@@ -116,7 +101,8 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   ASSIGN_OR_RETURN(offer.layout.tensors, PlacesOf(response.tensors()));
   offer.slot_count = response.arena().slot_count();
   offer.arena_bytes = response.arena().bytes();
-  offer.backend = BackendOf(response.arena().backend());
+  // Without a backend it is kAuto, which CheckOffer refuses.
+  offer.backend = EnumFromProto(response.arena().backend(), kBackends).value_or(Backend::kAuto);
   offer.read_only = response.arena().read_only();
   offer.fallback = response.fallback();
   offer.fingerprint = response.fingerprint();
@@ -136,9 +122,10 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   }
   offer.resident_note = response.resident_note();
   const v1::DecodeOffer& decode = response.decode();
-  const std::optional<Decode> decoded = DecodeFromProto(decode.decode());
-  if (!decoded) return Internal("the daemon decodes in a way that this library does not know");
-  offer.decode = *decoded;
+  const std::optional<Decode> decoded = EnumFromProto(decode.decode(), kDecodes);
+  if (!decoded && decode.decode() != v1::FeedSpec::DECODE_UNSPECIFIED)
+    return Internal("the daemon decodes in a way that this library does not know");
+  offer.decode = decoded.value_or(Decode::kCpu);
   offer.gpu_share = decode.gpu_share();
   offer.decode_note = decode.note();
   offer.zero_bad_samples = decode.zero_bad_samples();
