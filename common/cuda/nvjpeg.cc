@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -86,31 +87,19 @@ Result<const Functions*> LoadOnce() {
 }
 
 std::string Name(ResultCode result) {
-  switch (result) {
-    case ResultCode::kSuccess:
-      return "SUCCESS";
-    case ResultCode::kNotInitialized:
-      return "NOT_INITIALIZED";
-    case ResultCode::kInvalidParameter:
-      return "INVALID_PARAMETER";
-    case ResultCode::kBadJpeg:
-      return "BAD_JPEG";
-    case ResultCode::kJpegNotSupported:
-      return "JPEG_NOT_SUPPORTED";
-    case ResultCode::kAllocatorFailure:
-      return "ALLOCATOR_FAILURE";
-    case ResultCode::kExecutionFailed:
-      return "EXECUTION_FAILED";
-    case ResultCode::kArchMismatch:
-      return "ARCH_MISMATCH";
-    case ResultCode::kInternalError:
-      return "INTERNAL_ERROR";
-    case ResultCode::kImplementationNotSupported:
-      return "IMPLEMENTATION_NOT_SUPPORTED";
-    case ResultCode::kIncompleteBitstream:
-      return "INCOMPLETE_BITSTREAM";
-  }
-  return "error " + std::to_string(static_cast<int>(result));
+  static constexpr const char* kResults[] = {"SUCCESS",
+                                             "NOT_INITIALIZED",
+                                             "INVALID_PARAMETER",
+                                             "BAD_JPEG",
+                                             "JPEG_NOT_SUPPORTED",
+                                             "ALLOCATOR_FAILURE",
+                                             "EXECUTION_FAILED",
+                                             "ARCH_MISMATCH",
+                                             "INTERNAL_ERROR",
+                                             "IMPLEMENTATION_NOT_SUPPORTED",
+                                             "INCOMPLETE_BITSTREAM"};
+  const auto code = static_cast<size_t>(result);
+  return code < std::size(kResults) ? kResults[code] : "error " + std::to_string(static_cast<int>(result));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/http_pages.h"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -11,28 +13,17 @@ namespace pinfeed {
 namespace {
 
 std::string_view ReasonPhrase(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 421:
-      return "Misdirected Request";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Internal Server Error";
-  }
+  static constexpr std::pair<int, std::string_view> kPhrases[] = {{200, "OK"},
+                                                                  {400, "Bad Request"},
+                                                                  {404, "Not Found"},
+                                                                  {405, "Method Not Allowed"},
+                                                                  {408, "Request Timeout"},
+                                                                  {421, "Misdirected Request"},
+                                                                  {431, "Request Header Fields Too Large"},
+                                                                  {503, "Service Unavailable"},
+                                                                  {505, "HTTP Version Not Supported"}};
+  const auto* const known = std::ranges::find(kPhrases, code, &std::pair<int, std::string_view>::first);
+  return known != std::end(kPhrases) ? known->second : "Internal Server Error";
 }
 
 HttpAnswer MakeAnswer(int code, std::string_view type, const std::shared_ptr<const std::string>& body,
