@@ -6,7 +6,6 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "common/base/result.h"

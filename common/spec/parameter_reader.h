@@ -3,7 +3,6 @@
 // Out: values of the requested types, and every fault with the parameter's name.
 #pragma once
 
-#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>

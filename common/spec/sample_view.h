@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "common/base/border.h"
 #include "common/base/sample_random.h"
 
 namespace pinfeed {

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "common/os/host_limits.h"
 #include "server/config/version.h"
 #include "server/daemon/daemon_parts.h"
 

@@ -14,7 +14,6 @@
 
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
-#include "common/spec/tensor_spec.h"
 #include "common/wire/shared_page.h"
 #include "server/loading/batch_producer.h"
 #include "server/loading/delivery_order.h"

@@ -3,7 +3,6 @@
 // what the client's kernel makes of it for each batch; or the reason why that is not possible.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "common/base/result.h"

@@ -7,7 +7,6 @@
 
 #include "common/base/quote.h"
 #include "common/spec/names.h"
-#include "server/loading/gpu_decode_program.h"
 #include "server/metrics/snapshot.h"
 #include "server/net/descriptor_room.h"
 #include "server/session/feed_builder.h"

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdio>
 #include <random>
-#include <string>
 
 #include "common/base/status.h"
 #include "common/os/memfd.h"

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "tests/integration/client_daemon_fixture.h"

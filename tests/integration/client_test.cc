@@ -10,7 +10,6 @@
 #include <csignal>
 #include <iostream>
 #include <latch>
-#include <memory>
 #include <set>
 #include <string>
 #include <thread>

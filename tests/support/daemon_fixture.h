@@ -3,7 +3,6 @@
 // run against it.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

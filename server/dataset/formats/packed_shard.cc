@@ -2,7 +2,6 @@
 #include "server/dataset/formats/packed_shard.h"
 
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

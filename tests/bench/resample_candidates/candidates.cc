@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <opencv2/imgproc.hpp>
 #include <vector>
 

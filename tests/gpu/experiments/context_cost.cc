@@ -2,7 +2,6 @@
 //
 // Device memory that a process costs besides what it asks for: a daemon that only copies, a trainer, and a
 // process that makes and exports memory without a context.
-#include <cstdlib>
 #include <utility>
 #include <vector>
 

@@ -8,7 +8,6 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <string>
 
 #include "experiment.h"
 

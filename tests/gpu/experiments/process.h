@@ -17,7 +17,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <cstdint>
 #include <functional>
 #include <string>
 

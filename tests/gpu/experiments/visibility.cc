@@ -3,7 +3,6 @@
 // Complete before announce, released by a stream-ordered write: does a trainer ever see a wrong word, over a
 // million hand-overs through slots that stay in the L2 cache and through large ones? A control that announces
 // too early must be caught.
-#include <cstdlib>
 
 #include "feed.h"
 

@@ -2,7 +2,6 @@
 // .npy files for tests, byte by byte, so that wrong ones can be made as easily as right ones.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
