@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "tests/support/stand_in_cuda/stand_in.h"
 
@@ -17,6 +18,27 @@ constexpr uint64_t kDefaultBytes = uint64_t{4} << 30;
 constexpr std::string_view kUuid = "pinfeed standin";  // 15 bytes; the ordinal is the last
 #define PF_STAND_IN_NAME(name) #name,
 constexpr std::string_view kFunctions[] = {PF_CUDA_FUNCTIONS(PF_STAND_IN_NAME)};
+
+// What a program asks for before it uses the GPU path; the figures are those of a Hopper.
+constexpr std::pair<CUdevice_attribute, int> kAttributes[] = {
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0},
+    {CU_DEVICE_ATTRIBUTE_INTEGRATED, 0},
+    {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3}};
 
 template <typename Number>
 bool Parse(std::string_view text, Number& number) {
@@ -169,53 +191,21 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-// What a program asks for before it uses the GPU path; the figures are those of a Hopper.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   PF_STAND_IN_CALL(cuDeviceGetAttribute);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Device* const known = DeviceOf(device);
   if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-      *value = 1;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = 9;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
-    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-      *value = 0;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      *value = known->physical;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = 132;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = 1024;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      *value = 2048;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-      *value = 32;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-      *value = 3;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
+    *value = known->physical;
+    return CUDA_SUCCESS;
   }
+  for (const auto& [name, figure] : kAttributes) {
+    if (name != attribute) continue;
+    *value = figure;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // A bus that no host has: there is nothing to find about it below /sys.
