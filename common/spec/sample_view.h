@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/base/border.h"
 #include "common/base/sample_random.h"
 
 namespace pinfeed {
