@@ -220,8 +220,7 @@ Result<std::unique_ptr<DeviceCopier>> MakeDeviceCopier(int ordinal, const Device
                                : std::min(UsableCpus(AffinityCpus()), DeviceCopier::kMaxThreads);
   const uint64_t bytes = options.ring_bytes != 0 ? options.ring_bytes : DeviceCopier::kRingBytes;
   const uint64_t slots = std::max<uint64_t>(bytes / CopyRing::kSlotBytes, 1);
-  return std::unique_ptr<DeviceCopier>(
-      std::make_unique<CudaCopier>(std::move(device), threads, static_cast<uint32_t>(slots)));
+  return std::make_unique<CudaCopier>(std::move(device), threads, static_cast<uint32_t>(slots));
 }
 
 }  // namespace pinfeed

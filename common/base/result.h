@@ -3,7 +3,9 @@
 // compilers lack in C++20.
 #pragma once
 
+#include <concepts>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/status.h"
@@ -13,8 +15,14 @@ namespace pinfeed {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value)
-      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): allows `return value;`
+  // Of a T, or what converts to it, such as a pointer to a derived class; or of a Result of that.
+  template <std::convertible_to<T> U = T>
+  Result(U&& value)  // NOLINT(google-explicit-constructor): allows `return value;`
+      : value_(std::in_place, std::forward<U>(value)) {}
+  template <std::convertible_to<T> U>
+  Result(Result<U> other) : status_(other.status()) {  // NOLINT(google-explicit-constructor): likewise
+    if (other.ok()) value_.emplace(*std::move(other));
+  }
   // Precondition: !status.ok().
   Result(Status status)
       : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): allows `return status;`
@@ -25,6 +33,11 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   // OK if there is a value.
   const Status& status() const { return status_; }
+  // As Status::WithContext.
+  Result WithContext(std::string_view context) && {
+    status_ = status_.WithContext(context);
+    return std::move(*this);
+  }
 
   // Precondition of value(), operator* and operator->: has_value().
   T& value() & {

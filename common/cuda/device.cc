@@ -65,7 +65,7 @@ Result<std::shared_ptr<const CudaDevice>> CudaDevice::Open(int ordinal) {
   std::shared_ptr<CudaDevice> device(new CudaDevice(*driver, ordinal));
   ASSIGN_OR_RETURN(device->uuid_, UuidOf(ordinal));
   RETURN_IF_ERROR(device->Fill());
-  return std::shared_ptr<const CudaDevice>(std::move(device));
+  return device;
 }
 
 Status CudaDevice::Fill() {

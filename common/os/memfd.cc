@@ -70,8 +70,7 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populat
 
 Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes) {
   ASSIGN_OR_RETURN(UniqueFd fd, CreateEmptyMemfd(name, bytes));
-  const Status allocated = AllocateMemfd(fd.get(), 0, bytes);
-  if (!allocated.ok()) return allocated.WithContext(name);
+  RETURN_IF_ERROR(AllocateMemfd(fd.get(), 0, bytes).WithContext(name));
   return fd;
 }
 

@@ -72,7 +72,7 @@ Result<uint64_t> CacheBytes(const MemorySize& size, uint64_t pool_bytes) {
 }
 
 Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
-  if (group.empty()) return std::optional<gid_t>();
+  if (group.empty()) return std::nullopt;
   if (const std::optional<gid_t> number = ParseNumber<gid_t>(group)) return number;
   std::vector<char> buffer(1 << 16);
   struct group entry {};
@@ -80,7 +80,7 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   if (::getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
     return InvalidArgument("socket_group: there is no group " + QuotePath(group));
   }
-  return std::optional<gid_t>(found->gr_gid);
+  return found->gr_gid;
 }
 
 Status CheckGroup(gid_t group) {

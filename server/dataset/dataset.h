@@ -92,7 +92,7 @@ class Dataset {
   // Opens the file that ReadBytes would read, for a caller that may not need its bytes. Null if the image is
   // in no file of its own. Precondition: field is a kEncodedImage field.
   virtual Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t /*id*/, size_t /*field*/) const {
-    return std::unique_ptr<const RandomAccessFile>();
+    return nullptr;
   }
 
   // Has the storage read a field of the samples [id, id + count) ahead, see RandomAccessFile::Prefetch. Does

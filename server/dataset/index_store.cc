@@ -113,7 +113,7 @@ std::optional<SavedIndex> IndexStore::Load(NodesOf kind, std::string_view datase
 
 Result<std::optional<SavedIndex>> IndexStore::Read(const std::string& name, IndexMemory& memory) const {
   const UniqueFd fd(::openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return std::optional<SavedIndex>();
+  if (!fd && errno == ENOENT) return std::nullopt;
   if (!fd) return ErrnoStatus("open", errno);
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", errno);
@@ -125,7 +125,7 @@ Result<std::optional<SavedIndex>> IndexStore::Read(const std::string& name, Inde
   ASSIGN_OR_RETURN(std::string bytes, ReadAll(fd.get(), static_cast<size_t>(info.st_size)));
   ASSIGN_OR_RETURN(SavedIndex saved, SavedIndex::Parse(std::move(bytes)));
   static_cast<void>(::futimens(fd.get(), nullptr));  // for MakeRoom, which can do without
-  return std::optional<SavedIndex>(std::move(saved));
+  return saved;
 }
 
 void IndexStore::Save(NodesOf kind, std::string_view dataset, std::vector<SavedNode>& nodes,

@@ -90,8 +90,7 @@ Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Datase
     selected.push_back(*found);
   }
   info.fields = std::move(selected);
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<const SelectedFields>(std::move(dataset), std::move(fields), std::move(info)));
+  return std::make_shared<const SelectedFields>(std::move(dataset), std::move(fields), std::move(info));
 }
 
 }  // namespace pinfeed

@@ -32,25 +32,22 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   const std::string what =
       "arena of " + std::to_string(slot_count) + " slots of " + ByteSize(layout.slot_stride);
 
-  auto lease = pool.Reserve(bytes, user);
-  if (!lease.ok()) return lease.status().WithContext(what);
-  auto reservation = HostMemoryLedger::ForThisProcess().Reserve(bytes);
-  if (!reservation.ok()) return reservation.status().WithContext(what);
-  const auto made = CreateEmptyMemfd("pinfeed-arena", bytes);
-  if (!made.ok()) return made.status().WithContext(what);
-  auto fd = ReopenMemfd(made->get(), Access::kReadWrite);
-  if (!fd.ok()) return fd.status().WithContext(what);
-  auto client_fd = ReopenMemfd(made->get(), shared ? Access::kReadOnly : Access::kReadWrite);
-  if (!client_fd.ok()) return client_fd.status().WithContext(what);
+  ASSIGN_OR_RETURN(BudgetLease lease, pool.Reserve(bytes, user).WithContext(what));
+  ASSIGN_OR_RETURN(HostMemoryLedger::Reservation reservation,
+                   HostMemoryLedger::ForThisProcess().Reserve(bytes).WithContext(what));
+  ASSIGN_OR_RETURN(const UniqueFd made, CreateEmptyMemfd("pinfeed-arena", bytes).WithContext(what));
+  ASSIGN_OR_RETURN(UniqueFd fd, ReopenMemfd(made.get(), Access::kReadWrite).WithContext(what));
+  const Access access = shared ? Access::kReadOnly : Access::kReadWrite;
+  ASSIGN_OR_RETURN(UniqueFd client_fd, ReopenMemfd(made.get(), access).WithContext(what));
   // The daemon's writable mapping is created before the seal and stays writable. Workers fault in its pages
   // in parallel on each slot's first use.
-  auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
-  if (!memory.ok()) return memory.status().WithContext(what);
-  RETURN_IF_ERROR(shared ? SealAgainstNewWriters(fd->get()) : SealAgainstSeals(fd->get()));
+  ASSIGN_OR_RETURN(Mapping memory,
+                   Mapping::Map(fd.get(), bytes, Access::kReadWrite, /*populate=*/false).WithContext(what));
+  RETURN_IF_ERROR(shared ? SealAgainstNewWriters(fd.get()) : SealAgainstSeals(fd.get()));
 
-  return std::unique_ptr<HostArena>(new HostArena(
-      RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(reservation).value(),
-      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), quarantine, shared));
+  return std::unique_ptr<HostArena>(
+      new HostArena(RandomBytes<ArenaId>(), slot_count, layout, std::move(lease), std::move(reservation),
+                    std::move(fd), std::move(client_fd), std::move(memory), quarantine, shared));
 }
 
 HostArena::~HostArena() {

@@ -97,7 +97,7 @@ std::optional<HostMemoryLedger::Reservation> HostMemoryLedger::ReserveSpare(uint
 }
 
 Result<std::optional<HostMemoryLedger::Reservation>> HostMemoryLedger::ReserveForSample(uint64_t bytes) {
-  if (bytes <= kSmallSampleBytes) return std::optional<Reservation>();
+  if (bytes <= kSmallSampleBytes) return std::nullopt;
   std::optional<Reservation> reservation(Reservation(this, 0));
   const Status available =
       large_samples_.Begin()

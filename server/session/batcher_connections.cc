@@ -109,9 +109,8 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 4, MaxFds(), kTakesFour);
-  if (!room.ok()) return room.status().WithContext("join a batcher");
-  connection.room = *std::move(room);
+  ASSIGN_OR_RETURN(connection.room,
+                   room_.Take(peer.uid, 4, MaxFds(), kTakesFour).WithContext("join a batcher"));
   RETURN_IF_ERROR(
       CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesFour).WithContext("join a batcher"));
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};

@@ -163,11 +163,12 @@ Result<std::unique_ptr<Feed>> FeedBuilder::MakeProducedFeed() const {
     one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, owner_);
   } else {
     if (slots == 0) slots = parts_.default_slots;  // of both memories
-    Result<std::unique_ptr<HostArena>> made = WithMemory(Backend::kHost, 0, [&] {
+    const auto make = [&] {
       return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, owner_, &parts_.quarantine);
-    });
-    if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
-    staging = *std::move(made);
+    };
+    ASSIGN_OR_RETURN(
+        staging,
+        WithMemory(Backend::kHost, 0, make).WithContext("the memory that producers of a shared feed fill"));
   }
   auto producer = std::make_unique<ProcessBatchProducer>(
       id_, spec_, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
@@ -193,9 +194,7 @@ Result<std::unique_ptr<Feed>> FeedBuilder::MakeFeed(FeedParts parts, Backend bac
     if (backend != Backend::kHost)
       return parts_.devices->Make(arguments_.gpu_uuid, backend, spec_.sharing, layout, slots, owner_);
     const bool shared = spec_.sharing != Sharing::kExclusive;
-    ASSIGN_OR_RETURN(std::unique_ptr<Arena> made,
-                     HostArena::Create(layout, slots, shared, parts_.pool, owner_, &parts_.quarantine));
-    return made;
+    return HostArena::Create(layout, slots, shared, parts_.pool, owner_, &parts_.quarantine);
   };
   Result<std::unique_ptr<Arena>> arena = WithMemory(backend, layout.slot_stride * least, make_arena);
   const auto lacks_memory = [&] { return arena.status().code() == Code::kResourceExhausted; };

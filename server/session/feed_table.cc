@@ -79,7 +79,7 @@ std::shared_ptr<Session> FeedTable::AddSession(const std::shared_ptr<Feed>& feed
 
 Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& make) {
   if (spec.sharing == Sharing::kExclusive) {
-    if (!make) return std::shared_ptr<Session>();
+    if (!make) return nullptr;
     ASSIGN_OR_RETURN(const std::shared_ptr<Feed> feed, MakeFeed(make));
     const MutexLock lock(mutex_);
     return AddSession(feed);
@@ -90,7 +90,7 @@ Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec
     while (true) {
       const auto group = groups_.find(key);
       if (group == groups_.end() || (group->second.feed == nullptr && !make)) {
-        if (!make) return std::shared_ptr<Session>();
+        if (!make) return nullptr;
         groups_.emplace(key, Group{spec, nullptr});
         break;  // this session creates the feed
       }

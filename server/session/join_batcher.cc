@@ -56,9 +56,9 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
     tensors = {BytesTensor("request", bytes), BytesTensor("answer", spec.max_answer_bytes)};
   }
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(tensors, samples));
-  auto memory = HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, peer.uid, &parts_.quarantine);
-  if (!memory.ok()) return memory.status().WithContext(what);
-  place.memory = *std::move(memory);
+  ASSIGN_OR_RETURN(place.memory, HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, peer.uid,
+                                                   &parts_.quarantine)
+                                     .WithContext(what));
   RETURN_IF_ERROR(
       CheckConnectionRoom(MaxFds(), place.memory->fd(), "a place at a batcher takes four").WithContext(what));
   // A consumer's answers are read on a thread that must not wait for memory.

@@ -15,7 +15,7 @@ namespace pinfeed {
 namespace {
 
 Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& cursor, const Feed& feed) {
-  if (!cursor) return std::optional<Sampler::Start>();
+  if (!cursor) return std::nullopt;
   const std::string& fingerprint = feed.dataset().fingerprint;
   if (!cursor->fingerprint.empty() && cursor->fingerprint != fingerprint) {
     return FailedPrecondition("cursor.fingerprint: the files of " + QuotePath(feed.dataset().path) +
@@ -25,8 +25,7 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
                               " now), which means something else; bring them back, or open the feed anew, "
                               "without a state");
   }
-  ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
-  return std::optional<Sampler::Start>(start);
+  return feed.sampler().Resume(*cursor);
 }
 
 }  // namespace
@@ -69,9 +68,8 @@ Result<BackendChoice> FeedOpener::ChooseBackend(const Peer& peer, const OpenFeed
   }
   if (requested == Backend::kVmmFd) return BackendChoice{Backend::kVmmFd, ""};
   if (requested == Backend::kCudaIpc) {
-    const Status possible = CheckIpc(peer, arguments);
-    if (!possible.ok())
-      return possible.WithContext("backend: cuda-ipc was required and is not possible; auto falls back");
+    RETURN_IF_ERROR(CheckIpc(peer, arguments)
+                        .WithContext("backend: cuda-ipc was required and is not possible; auto falls back"));
     return BackendChoice{Backend::kCudaIpc, ""};
   }
   std::string fallback;
@@ -124,7 +122,7 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
   RETURN_IF_ERROR(CheckRoom(peer, arguments, replaced != nullptr));
   if (replaced != nullptr) {
     ASSIGN_OR_RETURN(const bool ends_first, EndsFirst(*replaced, arguments));
-    if (ends_first) return OpenFeedOutcome(ReplacedEndsFirst{});
+    if (ends_first) return ReplacedEndsFirst{};
   }
   ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(peer, arguments));
   const Result<std::shared_ptr<Session>> session = Join(peer, arguments, choice, std::move(dataset));
@@ -133,9 +131,9 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
     RETURN_IF_ERROR(parts_.sessions.CheckOpen());
     return session.status();
   }
-  if (*session == nullptr) return OpenFeedOutcome(DatasetNeeded{});
+  if (*session == nullptr) return DatasetNeeded{};
   RETURN_IF_ERROR(parts_.sessions.Admit(*session, replaced != nullptr));
-  return OpenFeedOutcome(*session);
+  return *session;
 }
 
 Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFeedArguments& arguments,
@@ -158,8 +156,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
     return FailedPrecondition("decode: the group's batches are decoded on its members' GPUs, and " + why);
   session->resident = feed.producer().resident();
   if (session->resident != nullptr) {
-    const Status possible = builder.CheckResident();
-    if (!possible.ok()) return possible.WithContext("resident: the group's samples are kept on a GPU");
+    RETURN_IF_ERROR(builder.CheckResident().WithContext("resident: the group's samples are kept on a GPU"));
     if (const std::string& gpu = session->resident->parts().gpu_uuid; gpu != arguments.gpu_uuid) {
       return FailedPrecondition("resident: the group's samples are kept on GPU " + gpu +
                                 ", and this client is on another one (" + QuotePath(arguments.gpu_uuid) +

@@ -108,9 +108,8 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  auto room = room_.Take(peer.uid, 2, MaxFds(), kTakesTwo);
-  if (!room.ok()) return room.status().WithContext("attach a producer");
-  connection.room = *std::move(room);
+  ASSIGN_OR_RETURN(connection.room,
+                   room_.Take(peer.uid, 2, MaxFds(), kTakesTwo).WithContext("attach a producer"));
   RETURN_IF_ERROR(
       CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesTwo).WithContext("attach a producer"));
   // The welcome goes before the first task.

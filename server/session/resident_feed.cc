@@ -51,16 +51,15 @@ Result<std::shared_ptr<ResidentData>> FeedBuilder::MakeResident(
   }
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(plan.load, plan.load.batch_size));
   const auto make = [&]() -> Result<std::shared_ptr<ResidentData>> {
-    Result<std::unique_ptr<Arena>> arena = WithMemory(Backend::kVmmFd, layout.slot_stride, [&] {
-      return parts_.devices->MakeResident(arguments_.gpu_uuid, layout, owner_);
-    });
-    if (!arena.ok())
-      return arena.status().WithContext(std::to_string(plan.load.batch_size) + " samples of together " +
-                                        ExactByteSize(layout.slot_stride));
+    const auto make_arena = [&] { return parts_.devices->MakeResident(arguments_.gpu_uuid, layout, owner_); };
+    ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena,
+                     WithMemory(Backend::kVmmFd, layout.slot_stride, make_arena)
+                         .WithContext(std::to_string(plan.load.batch_size) + " samples of together " +
+                                      ExactByteSize(layout.slot_stride)));
     auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, plan.load, layout,
                                                           parts_.workers, parts_.readers);
     return std::make_shared<ResidentData>(ResidentData::Parts{
-        opened, plan, arguments_.gpu_uuid, *std::move(arena), std::move(producer), sampler, owner_});
+        opened, plan, arguments_.gpu_uuid, std::move(arena), std::move(producer), sampler, owner_});
   };
   return parts_.residents->Acquire({owner_, arguments_.gpu_uuid, opened, plan.load}, make);
 }
@@ -78,7 +77,7 @@ Result<std::unique_ptr<Feed>> FeedBuilder::MakeResidentFeed(const std::shared_pt
     if (spec.resident == Resident::kOn)
       return data.status().WithContext("resident: the samples cannot be kept on the GPU");
     *note = data.status().message();
-    return std::unique_ptr<Feed>();
+    return nullptr;
   }
   spec.resident = Resident::kOn;
   ASSIGN_OR_RETURN(BatchLayout layout,

@@ -16,7 +16,7 @@ Result<std::shared_ptr<const Location>> ResolveLocation(std::string_view uri,
                                                         PathLinks links) {
   ASSIGN_OR_RETURN(LocalPath path, LocalPath::Resolve(uri, allowed_roots));
   if (links == PathLinks::kFollowedOnce) path.FollowLinks();
-  return std::shared_ptr<const Location>(std::make_shared<const LocalPath>(std::move(path)));
+  return std::make_shared<const LocalPath>(std::move(path));
 }
 
 }  // namespace pinfeed

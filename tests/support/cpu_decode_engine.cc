@@ -141,7 +141,7 @@ class CpuDecodeEngine::Memory final : public DecodedMemory {
 Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedImage& image,
                                                                   uint64_t staging_bytes) {
   RETURN_IF_ERROR(CheckMemory(staging_bytes));
-  return std::unique_ptr<DecodeWorker>(std::make_unique<Worker>(shared_from_this(), image, staging_bytes));
+  return std::make_unique<Worker>(shared_from_this(), image, staging_bytes);
 }
 
 Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOffer& offer,
@@ -150,8 +150,7 @@ Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOff
   RETURN_IF_ERROR(CheckMemory(bytes));
   ASSIGN_OR_RETURN(UniqueFd fd, CreateMemfd("pinfeed-test", bytes));
   ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), bytes, Access::kReadWrite, false));
-  return std::unique_ptr<DecodedMemory>(
-      std::make_unique<Memory>(shared_from_this(), offer, offsets, std::move(fd), std::move(mapping)));
+  return std::make_unique<Memory>(shared_from_this(), offer, offsets, std::move(fd), std::move(mapping));
 }
 
 Result<CopyToForeign> CpuDecodeEngine::Import(UniqueFd memory, uint64_t bytes) {

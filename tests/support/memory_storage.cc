@@ -100,8 +100,8 @@ class MemoryLocation final : public Location {
 
   Result<std::shared_ptr<const Location>> Parent() const override {
     const size_t slash = base_.rfind('/');
-    return std::shared_ptr<const Location>(std::make_shared<const MemoryLocation>(
-        storage_, slash == std::string::npos ? "" : base_.substr(0, slash)));
+    return std::make_shared<const MemoryLocation>(storage_,
+                                                  slash == std::string::npos ? "" : base_.substr(0, slash));
   }
 
   Result<Stamp> StampOf(std::string_view below) const override {

@@ -10,7 +10,7 @@ Result<std::shared_ptr<const void>> PageLock(int ordinal, std::byte* address, ui
   ASSIGN_OR_RETURN(std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
   ASSIGN_OR_RETURN(HostRegistration registration,
                    HostRegistration::Create(std::move(device), address, bytes));
-  return std::shared_ptr<const void>(std::make_shared<const HostRegistration>(std::move(registration)));
+  return std::make_shared<const HostRegistration>(std::move(registration));
 }
 
 }  // namespace pinfeed

@@ -35,7 +35,7 @@ class CudaResidentSamples final : public ResidentSamples {
                      DeviceMemory::Import(device, fd.get(), offer.resident->bytes, true));
     std::unique_ptr<CudaResidentSamples> samples(new CudaResidentSamples(offer, device, std::move(memory)));
     RETURN_IF_ERROR(samples->Open());
-    return std::unique_ptr<ResidentSamples>(std::move(samples));
+    return samples;
   }
 
   bool HasRoom(uint32_t taken) override PF_EXCLUDES(mutex_) {

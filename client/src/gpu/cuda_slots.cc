@@ -188,8 +188,8 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int 
   ASSIGN_OR_RETURN(HostRegistration release,
                    HostRegistration::Create(device, release_page, release_page_bytes));
   ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device));
-  return std::unique_ptr<DeviceSlots>(std::make_unique<CudaSlots>(
-      offer, device, std::move(memory), std::move(release), release_page, std::move(kernel)));
+  return std::make_unique<CudaSlots>(offer, device, std::move(memory), std::move(release), release_page,
+                                     std::move(kernel));
 }
 
 Result<std::string> GpuUuid(int ordinal) {
@@ -197,8 +197,7 @@ Result<std::string> GpuUuid(int ordinal) {
 }
 
 Result<std::shared_ptr<const void>> HoldGpu(int ordinal) {
-  ASSIGN_OR_RETURN(std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
-  return std::shared_ptr<const void>(std::move(device));
+  return CudaDevice::Open(ordinal);
 }
 
 }  // namespace pinfeed

@@ -145,14 +145,13 @@ Result<std::optional<ReaderInvitation>> Lifeline::ReceiveReader() {
     LifelineFrame frame{};
     SocketMessage message = ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(&frame, 1)));
     const bool has_fds = !message.fds.empty() || message.fds_lost;
-    if (message.error != 0 || (message.bytes == 0 && !has_fds)) return std::optional<ReaderInvitation>();
+    if (message.error != 0 || (message.bytes == 0 && !has_fds)) return std::nullopt;
     if (message.bytes != sizeof(frame) || message.truncated || frame.magic != kLifelineMagic)
       return Internal("the daemon sent a frame of another protocol");
     if (frame.kind != static_cast<uint32_t>(LifelineKind::kReader)) continue;
     if (message.fds_lost) return ResourceExhausted("this process is at its limit of open files (ulimit -n)");
     if (message.fds.size() != 1) return Internal("the daemon sent a reader without its descriptor");
-    return std::optional<ReaderInvitation>(
-        {std::move(message.fds.front()), frame.reader.epoch, frame.reader.batch_index});
+    return ReaderInvitation{std::move(message.fds.front()), frame.reader.epoch, frame.reader.batch_index};
   }
 }
 

@@ -18,9 +18,7 @@ Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, bo
                            const char* name) {
   const Status sealed = CheckSealedSize(fd.get(), bytes);
   if (!sealed.ok()) return BrokenSession(std::string(name) + ": " + sealed.message());
-  Result<Mapping> mapping = Mapping::Map(fd.get(), bytes, access, populate);
-  if (!mapping.ok()) return mapping.status().WithContext(name);
-  return mapping;
+  return Mapping::Map(fd.get(), bytes, access, populate).WithContext(name);
 }
 
 Status CheckDoorbell(const UniqueFd& fd) {

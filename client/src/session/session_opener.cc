@@ -96,7 +96,7 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
     Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline, &stopping_);
     if (!offered.ok()) return WithGpuError(offered.status());
     const FeedOffer& offer = *offered;
-    if (offer.end_first) return std::shared_ptr<Session>();
+    if (offer.end_first) return nullptr;
     if (before != nullptr) RETURN_IF_ERROR(CheckSameFeed(*before, offer));
     Session::Unusable unusable{};
     Result<std::shared_ptr<Session>> session =

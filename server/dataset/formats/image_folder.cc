@@ -76,8 +76,7 @@ Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Loc
                               SamplePathField(index.longest_path())},
                    .classes = index.classes(),
                    .remote = base->remote()};
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
+  return std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info));
 }
 
 class ImageFolderDatasetFormat final : public DatasetFormat {

@@ -483,8 +483,8 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   info.remote = folder->remote();
   info.path = std::move(user_path);
   info.fingerprint = FingerprintOf(info, loader.images, loader.values);
-  return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
-      std::move(folder), name, settled, std::move(loader.images), std::move(loader.values), std::move(info)));
+  return std::make_shared<const Manifest>(std::move(folder), name, settled, std::move(loader.images),
+                                          std::move(loader.values), std::move(info));
 }
 
 class ManifestDatasetFormat final : public DatasetFormat {

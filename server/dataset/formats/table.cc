@@ -375,11 +375,10 @@ Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, Tab
                            std::to_string(file.size()) + " bytes exceed the limit of " +
                            std::to_string(kMaxTableBytes) + "; split the dataset");
   }
-  if (kind == TableKind::kJsonLines)
-    return std::unique_ptr<TableReader>(std::make_unique<JsonLines>(file, memory));
+  if (kind == TableKind::kJsonLines) return std::make_unique<JsonLines>(file, memory);
   auto table = std::make_unique<SeparatedValues>(file, kind == TableKind::kCommaSeparated ? ',' : '\t');
   RETURN_IF_ERROR(table->ReadHeader());
-  return std::unique_ptr<TableReader>(std::move(table));
+  return table;
 }
 
 }  // namespace pinfeed

@@ -79,7 +79,7 @@ Result<std::optional<TarMember>> TarReader::Next() {
     if (IsZero(block)) {
       if (extended.name || extended.size) return Damaged("a header of long names has no file behind it");
       RETURN_IF_ERROR(CheckNothingFollows());
-      return std::optional<TarMember>();
+      return std::nullopt;
     }
     if (!HasChecksum(block))
       return Damaged("the checksum of a header is wrong" +

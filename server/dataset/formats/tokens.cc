@@ -247,8 +247,7 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
       .Add(info.samples);
   info.fingerprint = fingerprint.Hex();
   info.remote = base.remote();
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info)));
+  return std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info));
 }
 
 class TokensDatasetFormat final : public DatasetFormat {

@@ -147,8 +147,7 @@ class WebDataset final : public Dataset {
     PF_CHECK(field < columns_.size(), "field out of range");
     const ShardPart& part = columns_[field].parts[place.shard][place.sample];
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, OpenShard(shards_[place.shard]));
-    return std::unique_ptr<const RandomAccessFile>(
-        std::make_unique<const FileRange>(std::move(file), part.offset, part.size));
+    return std::make_unique<const FileRange>(std::move(file), part.offset, part.size);
   }
 
   Status ReadLabel(uint64_t id, const Place& place, size_t field, std::span<std::byte> out) const {
@@ -296,9 +295,8 @@ class FieldChooser {
     ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base_.OpenFile(shards_.front().name));
     if (part.size > file->size() || part.offset > file->size() - part.size)
       return DataLoss("read " + QuotePath(file->path()) + ": it changed while it was indexed");
-    Result<NpyHeader> read = ReadNpyHeader(FileRange(std::move(file), part.offset, part.size));
-    if (!read.ok()) return read.status().WithContext("sample " + QuotePath(shards_.front().keys[0]));
-    NpyHeader header = *std::move(read);
+    ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(FileRange(std::move(file), part.offset, part.size))
+                                           .WithContext("sample " + QuotePath(shards_.front().keys[0])));
     if (header.big_endian || header.fortran_order)
       return InvalidArgument(
           "its arrays are big-endian or in Fortran order; store numpy.ascontiguousarray of them");
@@ -378,8 +376,8 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
     for (ShardIndex& shard : shards) shard.fields.clear();  // those that are left out
     spdlog::info("opened {}: {} samples in {} shards; {} files belong to none", QuotePath(location->path()),
                  info.samples, shards.size(), chooser.passed_over());
-    return std::shared_ptr<const Dataset>(std::make_shared<const WebDataset>(
-        std::move(location), std::move(shards), std::move(chooser.columns), std::move(info)));
+    return std::make_shared<const WebDataset>(std::move(location), std::move(shards),
+                                              std::move(chooser.columns), std::move(info));
   }
 };
 

@@ -66,10 +66,10 @@ Status CopyStream::Enqueue(CopyJob& job) {
 }
 
 Result<std::optional<CopyStream::Copied>> CopyStream::Take() {
-  if (in_flight_.empty()) return std::optional<Copied>();
+  if (in_flight_.empty()) return std::nullopt;
   InFlight& oldest = in_flight_.front();
   const CUresult result = device_->driver().cuEventQuery(oldest.event.get().native);
-  if (result == CUDA_ERROR_NOT_READY) return std::optional<Copied>();
+  if (result == CUDA_ERROR_NOT_READY) return std::nullopt;
   if (result != CUDA_SUCCESS) return CudaStatus(result, "copy a batch to GPU " + device_->uuid());
   idle_events_.push_back(std::move(oldest.event));
   in_flight_bytes_ -= oldest.job.bytes();

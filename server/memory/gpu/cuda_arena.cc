@@ -37,10 +37,11 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaIdBytes, &bytes))
     return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large");
   ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
-  Result<BudgetLease> lease = parts.device_pool.Reserve(bytes, parts.user);
-  if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
+  ASSIGN_OR_RETURN(
+      BudgetLease lease,
+      parts.device_pool.Reserve(bytes, parts.user).WithContext("gpu_bytes: memory of GPU " + device->uuid()));
   const auto id = RandomBytes<ArenaId>();
-  std::unique_ptr<CudaArena> arena(new CudaArena(id, backend, slot_count, layout, *std::move(lease), parts));
+  std::unique_ptr<CudaArena> arena(new CudaArena(id, backend, slot_count, layout, std::move(lease), parts));
   if (staging == Staging::kPinned) {
     ASSIGN_OR_RETURN(arena->staging_,
                      StagingMemory::Create(parts.region, parts.cache, layout, slot_count, parts.user));

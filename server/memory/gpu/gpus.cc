@@ -82,9 +82,8 @@ class Gpus final : public DeviceArenas {
                                  : std::min(1.0, static_cast<double>(options.user_pinned_bytes) /
                                                      static_cast<double>(options.pinned_bytes));
       const PinnedRegion::Options region{pinned, of_user, node, options.threads, options.on_progress};
-      Result<BudgetLease> lease = pool.Reserve(region.bytes);
-      if (!lease.ok()) return lease.status().WithContext("pinned_bytes");
-      ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, *std::move(lease)));
+      ASSIGN_OR_RETURN(BudgetLease lease, pool.Reserve(region.bytes).WithContext("pinned_bytes"));
+      ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, std::move(lease)));
     }
     for (Gpu& gpu : gpus->gpus_) {
       gpu.region = gpus->regions_.at(gpu.device->numa_node()).get();
@@ -116,19 +115,13 @@ class Gpus final : public DeviceArenas {
     const auto make = [this, backend, layout, slot_count, user](const std::string& uuid, Staging staging) {
       return MakeArena(uuid, backend, layout, slot_count, staging, user);
     };
-    if (sharing == Sharing::kBroadcast) {
-      ASSIGN_OR_RETURN(std::unique_ptr<StripedArena> striped, StripedArena::Create(gpu_uuid, make));
-      return std::unique_ptr<Arena>(std::move(striped));
-    }
-    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena, make(gpu_uuid, Staging::kPinned));
-    return std::unique_ptr<Arena>(std::move(arena));
+    if (sharing == Sharing::kBroadcast) return StripedArena::Create(gpu_uuid, make);
+    return make(gpu_uuid, Staging::kPinned);
   }
 
   Result<std::unique_ptr<Arena>> MakeResident(const std::string& gpu_uuid, const BatchLayout& layout,
                                               uid_t user) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
-                     MakeArena(gpu_uuid, Backend::kVmmFd, layout, 1, Staging::kPinned, user));
-    return std::unique_ptr<Arena>(std::move(arena));
+    return MakeArena(gpu_uuid, Backend::kVmmFd, layout, 1, Staging::kPinned, user);
   }
 
   MemoryBudget::Room RoomFor(const std::string& gpu_uuid, uint64_t bytes, uid_t user) const override {
@@ -250,8 +243,7 @@ class Gpus final : public DeviceArenas {
 }  // namespace
 
 Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, MemoryBudget& pool) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Gpus> gpus, Gpus::Create(options, pool));
-  return std::unique_ptr<DeviceArenas>(std::move(gpus));
+  return Gpus::Create(options, pool);
 }
 
 }  // namespace pinfeed

@@ -57,9 +57,8 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
   // Take all blocks at once, so that an error reports the full requirement.
   std::vector<uint64_t> sizes(pieces, memory->piece_bytes_);
   if (small_bytes > 0) sizes.insert(sizes.end(), slot_count, small_bytes);
-  Result<PinnedBlocks> blocks = region.Take(sizes, user);
-  if (!blocks.ok()) return blocks.status().WithContext("pinned_bytes: staging memory of a feed on a GPU");
-  memory->blocks_ = *std::move(blocks);
+  ASSIGN_OR_RETURN(memory->blocks_,
+                   region.Take(sizes, user).WithContext("pinned_bytes: staging memory of a feed on a GPU"));
   // The memory may have belonged to another user. Of partial pieces, only filled bytes are copied.
   for (uint64_t i = 0; i < (memory->whole_ ? pieces : 1); ++i)
     std::memset(memory->blocks_[i], 0, memory->piece_bytes_);

@@ -69,7 +69,7 @@ class PictureDataset final : public Dataset {
     }
     if (before_open) before_open(id);
     if (missing.contains(id)) return NotFound("open " + Describe(id));
-    return std::unique_ptr<const RandomAccessFile>(std::make_unique<PictureFile>(id, Picture(id)));
+    return std::make_unique<PictureFile>(id, Picture(id));
   }
   std::string Describe(uint64_t id) const override { return "/pictures/" + std::to_string(id); }
 
