@@ -27,7 +27,7 @@ from conftest import TOOL
 from withstand.hardship import eventually
 
 import pinfeed
-from pinfeed._batcher import link
+from pinfeed._batcher import arrays, link
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 SPAWN = multiprocessing.get_context("spawn")
@@ -369,6 +369,13 @@ def test_values_of_other_byte_orders_and_dtypes(serve):
     batcher.close()
     with pytest.raises(pinfeed.Error, match="the batcher 'values' is closed"):
         batch.answer([b"x"])
+
+
+def test_numpy_ma_is_not_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy.ma")
+    monkeypatch.delattr(np, "ma")  # as with NumPy 2, until somebody asks for it
+    given = array(1)
+    assert arrays.as_array("submit", given) is given
 
 
 def test_tensors_are_requests(serve):

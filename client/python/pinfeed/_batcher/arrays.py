@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, List
 
+from .._base.dtypes import is_masked
 from .._base.errors import invalid
 
 
@@ -17,10 +18,10 @@ def as_array(call: str, data: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         return data
+    if is_masked(data):
+        raise invalid(f"{call}: an array is masked: give its filled()")
     import numpy
 
-    if isinstance(data, numpy.ma.MaskedArray):
-        raise invalid(f"{call}: an array is masked: give its filled()")
     return numpy.asarray(data)
 
 

@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .._base.checks import Checks, shown
-from .._base.dtypes import all_in_c_order, dtype_name, has_layout_of_tensors
+from .._base.dtypes import all_in_c_order, dtype_name, has_layout_of_tensors, is_masked
 from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
@@ -345,9 +345,7 @@ class _Move:
 
     def _array(self, source: Any) -> Tuple[Any, Any]:
         """Returns an array in this machine's byte order, and its dtype in torch: None for strings and objects."""
-        import numpy
-
-        if isinstance(source, numpy.ma.MaskedArray):
+        if is_masked(source):
             raise invalid(f"to_device: {_shown(source)} is masked, which a tensor cannot be: give its filled()")
         if source.dtype.kind in "SUOT":  # T: NumPy 2's StringDType
             return source, None
