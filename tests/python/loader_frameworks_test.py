@@ -3,6 +3,7 @@
 import changed.
 """
 
+import gc
 import importlib
 import io
 import itertools
@@ -10,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy
 import pytest
@@ -293,6 +295,29 @@ def test_one_iterator_serves_all_epochs(daemon):
         assert [[batch.tolist() for batch in loader] for _ in range(3)] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 3
         loader.iterator.close()
     assert produced.feeds == 1 and produced.batches >= 9
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_that_keeps_its_iterator_ends_its_workers_with_its_last_reference(persistent):
+    gc.disable()  # which would find a cycle of loader and iterator, some time
+    try:
+        loader = MultiEpochsDataLoader(Numbers(10), 4, num_workers=2, persistent_workers=persistent)
+        assert next(loader.iterator).tolist() == [0, 1, 2, 3]
+        workers = loader.iterator._pool.processes
+        assert [worker.is_alive() for worker in workers] == [True, True]
+        del loader
+        assert [worker.is_alive() for worker in workers] == [False, False]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_outlives_its_loader(workers):
+    loader = MultiEpochsDataLoader(Numbers(10), 4, num_workers=workers)
+    alive, iterator = weakref.ref(loader), loader.iterator
+    del loader
+    assert alive() is None
+    assert [next(iterator).tolist() for _ in range(4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
 
 
 # ---- reinforcement learning ---------------------------------------------------------------------------------------------------------

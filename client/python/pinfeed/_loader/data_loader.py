@@ -9,6 +9,7 @@ Long because: a fifth of it describes the class to its users.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import threading
@@ -28,6 +29,7 @@ from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, s
 from .._worker.rows import rows_of
 from .._worker.worker import Job
 from .arguments import check_order, check_workers, context_of, warn_of_many_workers
+from .carried import Carried, batches_of_samples
 from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
 from .samplers import InfiniteSampler, batches_of, default_sampler
@@ -226,27 +228,18 @@ class DataLoader(Generic[_Batch]):
             raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
         self._address: Optional[str] = None if address is None else os.fspath(address)
         self._len_called: Optional[int] = None
-        self._capacity: int = self._max_batch_bytes  # of a batch, once known; else 0
-        self._most_slots: int = MAX_SLOTS  # for which the daemon had memory
-        self._warned_of_size: bool = False  # a batch did not fit into a slot
+        self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
         self._warned_of_state = False  # the dataset's is not part of the loader's
         self._pool: Optional[WorkerPool] = None  # persistent workers
-        self._structure: str = ""  # of a batch, once known, if others share it
         self._epochs: int = 0  # that began
-        self._latest: object = None  # stands for the epoch that began last
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
         self._drawn: Optional[Drawn] = None  # of the sampler, in the latest epoch
         self._samplers_restored = False  # before the latest epoch, or it was not asked in those since
-        # What `begin_again` needs for the next epoch of an iterable dataset, as long as the dataset tells of a state that follows.
-        self._begun_again: Optional[Tuple[Any, Any]] = None
-        # An iterable dataset in this process was left before its end: it may begin anew, or go on. None: it was not read.
-        self._stream_left: Optional[bool] = None
         self._streams: Tuple[Callable[[], Optional[SingleIterator]], ...] = ()  # references to those of an iterable dataset
         self._running: Callable[[], Optional[LoaderIterator]] = _nothing
-        self._left: Union[Dict[str, Any], str, None] = None  # the position of an epoch that was left before its end, or why it has none
         self.__initialized = True
         warn_of_many_workers(self.num_workers)
 
@@ -269,10 +262,8 @@ class DataLoader(Generic[_Batch]):
     def __len__(self) -> int:
         """Batches per epoch: those of the sampler; for an iterable dataset, what its length says."""
         if self._kind is Kind.ITERABLE:
-            length = self._len_called = len(self.dataset)
-            if self.batch_size is None:
-                return length
-            return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+            self._len_called = len(self.dataset)
+            return batches_of_samples(self._len_called, self.batch_size, self.drop_last)
         return len(self._index_sampler)
 
     @property
@@ -310,12 +301,12 @@ class DataLoader(Generic[_Batch]):
                 running.supersede()
             if inside or not running.over:  # or another thread is in the sampler: the workers still make batches of the other epoch
                 raise RuntimeError("the next epoch of persistent_workers cannot begin within next(): begin it once next() has returned")
-        position = self._loaded, self._left, self._latest, self._running, self._repeat
+        position = self._loaded, self._carried.left, self._carried.latest, self._running, self._repeat
         pool, generation = self._pool, 0 if self._pool is None else self._pool.generation
         try:
             return self._new_iterator()
         except BaseException:
-            self._loaded, self._left, self._latest, self._running, self._repeat = position
+            self._loaded, self._carried.left, self._carried.latest, self._running, self._repeat = position
             if self._pool is not None and (self._pool is not pool or pool.generation != generation):  # its workers may have been told of the epoch
                 self._pool.stop()
             raise
@@ -335,7 +326,7 @@ class DataLoader(Generic[_Batch]):
             if self._share is not None:  # now: workers that are forked after the check cannot use CUDA, and here nothing else has to initialise it before
                 self._check_gpu()
             self._running = weakref.ref(iterator)
-            self.__dict__["_left"] = self.__dict__["_kept_starts"] = None  # no call: behind it, no signal handler can raise here
+            self._carried.left = self.__dict__["_kept_starts"] = None  # no call: behind it, no signal handler can raise here
         except BaseException:  # a traceback may keep the iterator
             iterator.close()
             raise
@@ -354,7 +345,7 @@ class DataLoader(Generic[_Batch]):
             self._kept_starts = None
             if self._pool is not None:
                 self._pool.stop()
-        self._left = "iter() begins an epoch: take the state once it has returned"  # for signal handlers: generators are drawn, and workers told
+        self._carried.left = "iter() begins an epoch: take the state once it has returned"  # for signal handlers: generators are drawn, and workers told
         self._starts(6)  # which may raise: now, and not when an epoch has begun
         if state is not None and state["running"]:
             epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
@@ -369,12 +360,12 @@ class DataLoader(Generic[_Batch]):
             epoch = order.begin(repeat, base_seed, lanes, not self.num_workers, before, restored)
         if self.num_workers and self._lane_options is None:
             with contextlib.suppress(Error):  # a sampler's state is not known
-                self._left = epoch.state(epoch.first)
+                self._carried.left = epoch.state(epoch.first)
         self._loaded = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
         self._repeat, self._base_seed = epoch.repeat + 1, epoch.base_seed
         self._epochs += 1
-        self._latest = object()
+        self._carried.latest = object()
         return epoch
 
     def _starts(self, stacklevel: int) -> Optional[List[bytes]]:
@@ -436,7 +427,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
+        return {**self.__dict__, "_carried": copy.copy(self._carried), "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 
@@ -448,19 +439,19 @@ class DataLoader(Generic[_Batch]):
             self._warn_of_state()
         if self._loaded is not None:
             return self._loaded
-        if isinstance(self._left, str):
-            raise Error(Code.FAILED_PRECONDITION, self._left)
-        if self._left is not None:
-            return self._left
+        if isinstance(self._carried.left, str):
+            raise Error(Code.FAILED_PRECONDITION, self._carried.left)
+        if self._carried.left is not None:
+            return self._carried.left
         running = self._running()
         if running is not None and (running._inside or not running.over):  # within `close` the workers are still the iterator's
             return running.state_dict()
         # For signal handlers, which would take the workers' answers.
         try:
-            self._left = "state_dict() waits for the workers: take the state once it has returned"
+            self._carried.left = "state_dict() waits for the workers: take the state once it has returned"
             starts, lanes = self._starts(3), None
         finally:
-            self.__dict__["_left"] = None  # no call
+            self._carried.left = None  # no call
         if starts is not None:
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:
@@ -487,10 +478,10 @@ class DataLoader(Generic[_Batch]):
         of_dataset = state_of(self.dataset) if self._epochs else told(self.dataset)
         if of_dataset is None:
             return None
-        if self._stream_left:
+        if self._carried.stream_left:
             return saved_unknown_stream()
-        if self._begun_again is not None and same_state(self._begun_again[1], of_dataset):
-            return saved_stream_between(*self._begun_again[0])
+        if self._carried.begun_again is not None and same_state(self._carried.begun_again[1], of_dataset):
+            return saved_stream_between(*self._carried.begun_again[0])
         return saved_stream_between(of_dataset)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

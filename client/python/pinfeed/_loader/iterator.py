@@ -21,6 +21,7 @@ from .._worker.epoch_state import Epoch
 from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
 from .._worker.lanes import open_stream, saved_stream
 from .._worker.seeding import global_states, set_global_states
+from .carried import arguments_of
 from .device_copies import mover
 from .pinning import pinner
 
@@ -35,7 +36,8 @@ class LoaderIterator(Iterator[Any]):
     over = True  # until it is made: one whose constructor raised leaves no position
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
-        self._loader = loader
+        self._arguments = arguments_of(loader)
+        self._carried = loader._carried
         self._epoch = epoch
         # What becomes of a batch in the calling thread.
         self._finish = pinner(loader.pin_memory, loader.pin_memory_device) if loader._ordinal < 0 else mover(loader._ordinal)
@@ -44,7 +46,7 @@ class LoaderIterator(Iterator[Any]):
         torch = torch_or_none()
         self._is_profiled = None if torch is None else torch.autograd._profiler_enabled
         self._pending: Any = None  # counted as yielded, and not yet with the caller
-        self._latest = loader._latest
+        self._latest = loader._carried.latest
         self._complete = False
         self._inside = 0  # the thread that is in __next__ or in `close`, where another `close` is postponed
         self._close_asked = False  # by one
@@ -75,12 +77,12 @@ class LoaderIterator(Iterator[Any]):
     def _leave(self) -> None:
         """Ends the iterator. Leaves the position with the loader, unless the epoch is complete or another one was begun."""
         left: Any
-        if not self.over and not self._complete and self._loader._latest is self._latest:
+        if not self.over and not self._complete and self._carried.latest is self._latest:
             try:
                 left = self.state_dict()
             except Exception as error:  # told if somebody asks for the state
                 left = f"the position where the epoch was left has no state: {type(error).__name__}: {error}"
-            self._loader.__dict__["_left"], self.over = left, True  # no call in between: behind the position no batch is given
+            self._carried.left, self.over = left, True  # no call in between: behind the position no batch is given
         self.over = True
 
     def _close_if_asked(self) -> None:
@@ -150,13 +152,13 @@ class LoaderIterator(Iterator[Any]):
         """Warns if more batches have been yielded than the dataset's length said."""
         if self._expected is not None and self._yielded > self._expected:
             warnings.warn(
-                f"Length of IterableDataset {self._loader.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
+                f"Length of IterableDataset {self._arguments.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
                 f"{self._yielded} samples have been fetched. {self._SHARED_LENGTH}",
                 stacklevel=4,
             )
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._arguments.length()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: make it in the process that uses it")
@@ -193,15 +195,16 @@ class SingleIterator(LoaderIterator):
             else:
                 self._stream = self._continue() if resumes else self._open()
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
-            if before_iter is not None and loader._stream_left is None and loader._begun_again is None and not same_state(before_iter, told(loader.dataset)):
+            unread = self._carried.stream_left is None and self._carried.begun_again is None
+            if before_iter is not None and unread and not same_state(before_iter, told(loader.dataset)):
                 self._unread = None
         self.over = False
 
     def _open(self) -> IterableFetcher:
-        loader = self._loader
-        stream, begun = open_stream(loader.dataset, loader._batched, loader.drop_last, self._epoch.lanes)
+        dataset = self._recipe.dataset
+        stream, begun = open_stream(dataset, self._recipe.batched, self._arguments.drop_last, self._epoch.lanes)
         if begun is not None:
-            loader._begun_again = begun, told(loader.dataset)
+            self._carried.begun_again = begun, told(dataset)
         return stream
 
     def _continue(self) -> IterableFetcher:
@@ -223,10 +226,10 @@ class SingleIterator(LoaderIterator):
             set_global_states(start.get("stream", before))
             stream = self._open()
             set_global_states(start.get("first_draw") or before)
-            stream.fetch(self._loader.batch_size or 1)
+            stream.fetch(self._arguments.batch_size or 1)
             drawn = pickle.dumps(global_states())
             for _ in range(1, first):
-                stream.fetch(self._loader.batch_size or 1)
+                stream.fetch(self._arguments.batch_size or 1)
             if drawn != pickle.dumps(global_states()):
                 warnings.warn(
                     "the dataset has no state and is read again up to the loaded position. It draws random numbers while it is read, from generators that the "
@@ -292,7 +295,7 @@ class SingleIterator(LoaderIterator):
             raise StopIteration
         before = self._place(stream) if self._unread is not None else None
         try:
-            samples = stream.fetch(self._loader.batch_size or 1)
+            samples = stream.fetch(self._arguments.batch_size or 1)
         except BaseException as error:
             # An error before the first sample leaves the dataset where it was.
             if self._unread is not None and not isinstance(error, StopIteration) and same_state(before, self._place(stream)):
@@ -301,21 +304,21 @@ class SingleIterator(LoaderIterator):
             if stream.ended:
                 self._end(stream)
             raise
-        if self._unread is not None or self._loader._stream_left is not True or stream.ended:
+        if self._unread is not None or self._carried.stream_left is not True or stream.ended:
             self._begin_to_read(stream)
         return samples
 
     def _begin_to_read(self, stream: IterableFetcher) -> None:
-        self._unread = self._loader._begun_again = None
-        self._loader._stream_left = not stream.ended
+        self._unread = self._carried.begun_again = None
+        self._carried.stream_left = not stream.ended
 
     def _end(self, stream: IterableFetcher) -> None:
-        self._loader._stream_left = False
+        self._carried.stream_left = False
         if self._unread is None:  # otherwise it had ended where the state was taken
             with contextlib.suppress(Exception):  # behind its last sample it may have none to tell of
                 left = stream.leave()
                 if left is not None and left[1] is not None:
-                    self._loader._begun_again = left, copy.deepcopy(left[0])
+                    self._carried.begun_again = left, copy.deepcopy(left[0])
 
     def _place(self, stream: IterableFetcher) -> Any:
         with contextlib.suppress(Exception):
@@ -329,7 +332,7 @@ class SingleIterator(LoaderIterator):
             self._yielded += 1  # though the rest may raise: the dataset has gone on
         refuse_encoded(samples, self._recipe.batched)
         try:
-            return self._loader.collate_fn(samples)
+            return self._arguments.collate_fn(samples)
         except (RuntimeError, TypeError) as error:
             if self._recipe.collate_fn is None and self._recipe.rows is None:
                 explain(samples, error)

@@ -104,7 +104,7 @@ class WorkerIterator(LoaderIterator):
         in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
         spare = 2 if loader._retry_after else 0  # which the daemon keeps for a batch that goes to a second worker and a third
         self._least_slots = _MIN_SLOTS + spare
-        self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._most_slots)
+        self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._carried.most_slots)
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
@@ -127,8 +127,9 @@ class WorkerIterator(LoaderIterator):
                 return
             # Until the feed is opened.
             self._first_batch = FirstBatch(self._pool, loader._retry_after, loader.timeout, self._lanes)
-            if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
-                self._open(loader._capacity)
+            capacity, structure = loader._carried.capacity, loader._carried.structure
+            if capacity and (self._share is None or structure) and (loader._encoded is None or loader._encoded.images):
+                self._open(capacity)
             else:
                 self._first_batch.begin(self._number)
         except BaseException:  # some workers may have been told, or half told: the next epoch starts others
@@ -198,7 +199,7 @@ class WorkerIterator(LoaderIterator):
     def _advance(self, received: "_Received") -> None:
         """Makes the batch behind this one the next."""
         lanes, number = self._lanes, self._number
-        worker = number % self._loader.num_workers
+        worker = number % self._arguments.num_workers
         before = None if lanes is None else lanes.states[worker]
         behind, end, state = number + 1, received.content is END, received.state
         # Python runs signal handlers only at calls and backward jumps: there are none until the numbers agree again.
@@ -220,19 +221,19 @@ class WorkerIterator(LoaderIterator):
     # ---- The feed ----
 
     def _open(self, capacity: int) -> None:
-        loader = self._loader
-        name = type(loader.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-        lanes = 0 if self._lanes is None else loader.num_workers
+        arguments = self._arguments
+        name = type(arguments.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+        lanes = 0 if self._lanes is None else arguments.num_workers
         group = None
         if self._share is not None:
-            fingerprint = self._share.fingerprint_of(loader.dataset, loader._structure, self._epoch.seed, self._number)
-            group = self._share.name(loader._epochs), self._share.size, fingerprint
-        ordinal = -1 if self._copies is None else loader._ordinal
-        retry_ms = round(loader._retry_after * 1000)
-        images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
+            fingerprint = self._share.fingerprint_of(arguments.dataset, self._carried.structure, self._epoch.seed, self._number)
+            group = self._share.name(arguments.epoch), self._share.size, fingerprint
+        ordinal = -1 if self._copies is None else arguments.ordinal
+        retry_ms = round(arguments.retry_after * 1000)
+        images = None if arguments.encoded is None else arguments.encoded.spec(self._epoch.seed)
 
         def open_feed(slots: int) -> ProducedFeed:
-            return open_produced(name, capacity, slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
+            return open_produced(name, capacity, slots, arguments.timeout or None, arguments.address, ordinal, lanes, retry_ms, group, images)
 
         try:
             feed = self._with_fewer_slots(open_feed, capacity)
@@ -240,14 +241,14 @@ class WorkerIterator(LoaderIterator):
             if self._share is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error) from error
             if error.code == Code.RESOURCE_EXHAUSTED:
-                size = f"{self._slots} slots of {capacity} bytes, for num_workers={loader.num_workers} and prefetch_factor={loader.prefetch_factor}"
+                size = f"{self._slots} slots of {capacity} bytes, for num_workers={arguments.num_workers} and prefetch_factor={arguments.prefetch_factor}"
                 raise ResourceExhaustedError(error.code, f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
             raise
         supervisor = None
         try:
-            supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if loader._encoded is None else loader._encoded.reserved)
+            supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if arguments.encoded is None else arguments.encoded.reserved)
             supervisor.start()
-            self._feed_capacity = loader._capacity = capacity
+            self._feed_capacity = self._carried.capacity = capacity
             self._feed_first = self._number
             self._supervisor, self._feed = supervisor, feed
             if self._close_asked:
@@ -260,11 +261,11 @@ class WorkerIterator(LoaderIterator):
 
     def _with_fewer_slots(self, open_feed: Callable[[int], ProducedFeed], capacity: int) -> ProducedFeed:
         """Returns the feed, with as many slots as the daemon allows. Later epochs ask for no more."""
-        loader, slots = self._loader, self._slots
+        arguments, slots = self._arguments, self._slots
         refusal: Optional[str] = None  # the first one, which has the numbers of what is wanted
         while True:
             try:
-                feed = open_feed(slots) if loader._address not in _served else self._reopened(functools.partial(open_feed, slots))
+                feed = open_feed(slots) if arguments.address not in _served else self._reopened(functools.partial(open_feed, slots))
                 break
             except ResourceExhaustedError as error:
                 refusal = refusal or str(error)
@@ -272,13 +273,13 @@ class WorkerIterator(LoaderIterator):
                 if self._lanes is not None or self._share is not None or slots <= self._least_slots:
                     raise ResourceExhaustedError(error.code, refusal) from error
                 slots = max(self._least_slots, slots // 2)
-        _served.add(loader._address)
+        _served.add(arguments.address)
         if refusal is not None:
-            loader._most_slots = slots
+            self._carried.most_slots = slots
             logger.warning(
                 "DataLoader: the daemon has no room for %d batches of %d bytes at a time, as num_workers=%d and prefetch_factor=%s want, but for %d, so that "
                 "fewer workers may load at once: %s",
-                self._slots, capacity, loader.num_workers, loader.prefetch_factor, slots, refusal,
+                self._slots, capacity, arguments.num_workers, arguments.prefetch_factor, slots, refusal,
             )  # fmt: skip
         return feed
 
@@ -321,14 +322,14 @@ class WorkerIterator(LoaderIterator):
     def _take_one_off(self) -> "_Received":
         """Returns a batch that did not fit into its slot. The slots of the next epoch have room for it."""
         assert self._supervisor is not None
-        loader = self._loader
+        arguments = self._arguments
         if self._pages is None:
-            self._pages = self._supervisor.one_offs.take(self._number, loader.timeout)
+            self._pages = self._supervisor.one_offs.take(self._number, arguments.timeout)
         if self._pages is None:
             raise self._late()
         pages = self._pages
-        if not loader._warned_of_size:
-            loader._warned_of_size = True
+        if not self._carried.warned_of_size:
+            self._carried.warned_of_size = True
             warnings.warn(
                 f"DataLoader: batch {self._number} needs {len(pages)} bytes, and there are {self._feed_capacity} for each batch. It got memory of its "
                 "own, as larger ones will: that takes longer, and counts towards what the user may have at the daemon. From the next epoch on there "
@@ -336,8 +337,8 @@ class WorkerIterator(LoaderIterator):
                 LargeBatchWarning,
                 stacklevel=6,
             )
-        if len(pages) > loader._capacity:
-            loader._capacity = _capacity_for(len(pages))
+        if len(pages) > self._carried.capacity:
+            self._carried.capacity = _capacity_for(len(pages))
         self._one_offs = [each for each in self._one_offs if each() not in (None, pages)]
         if len(self._one_offs) >= _HELD_SLOTS:  # what the trainer holds beyond its share are copies
             return self._read(_flat(bytearray(pages)))
@@ -377,8 +378,8 @@ class WorkerIterator(LoaderIterator):
                 f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same shuffle, "
                 "sampler or batch_sampler, and generator=torch.Generator().manual_seed(n) with the same n, or samplers with the same seed",
             )
-        if self._loader._encoded is not None and image_error is not None and image_error[0]:
-            self._loader._encoded.on_error(number, bytes(image_error.tolist()))
+        if self._arguments.encoded is not None and image_error is not None and image_error[0]:
+            self._arguments.encoded.on_error(number, bytes(image_error.tolist()))
         content = read_batch(memory, images=images) if self._copies is None else self._copies.read(memory, images)
         if content is END and self._share is not None and self._lanes is None:
             raise MembersDiffer(
@@ -407,7 +408,7 @@ class WorkerIterator(LoaderIterator):
             advice = f"`pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
-            f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
+            f"DataLoader timed out after {self._arguments.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
             f"find out with py-spy what the workers wait for; {advice}",
         )
 
@@ -424,7 +425,7 @@ class WorkerIterator(LoaderIterator):
 
     def _measure(self) -> "Optional[_Received]":
         """Opens the feed when a worker has computed the next batch. Returns what it has instead, if it has none."""
-        loader = self._loader
+        arguments = self._arguments
         try:
             assert self._first_batch is not None
             message = self._first_batch.take(self._number)
@@ -436,21 +437,21 @@ class WorkerIterator(LoaderIterator):
             raise self._late()
         if message[0] == "instead":
             return self._read(_flat(bytearray(message[3])))
-        loader._structure = message[4]
+        self._carried.structure = message[4]
         first: Totals = message[5]
         needed = message[3] - first.bytes
-        most = self._most_samples() if first.samples < (loader.batch_size or 0) else 0  # a sampler's length may draw random numbers
-        whole = min(loader.batch_size or 0, most or sys.maxsize)
+        most = self._most_samples() if first.samples < (arguments.batch_size or 0) else 0  # a sampler's length may draw random numbers
+        whole = min(arguments.batch_size or 0, most or sys.maxsize)
         if most and 0 < first.samples < whole:  # a short one, behind a state
             needed = -(-needed * whole // first.samples)
-        extra = 0 if loader._encoded is None else loader._encoded.measure(first, whole)
-        self._open((loader._max_batch_bytes or _capacity_for(needed)) + extra)
+        extra = 0 if arguments.encoded is None else arguments.encoded.measure(first, whole)
+        self._open((arguments.max_batch_bytes or _capacity_for(needed)) + extra)
         return None
 
     def _most_samples(self) -> int:
         """Returns how many samples an epoch can have; 0: not known."""
         with contextlib.suppress(Exception):  # whatever a length raises
-            return max(operator.length_hint(self._loader.sampler), operator.length_hint(self._loader.dataset))
+            return max(operator.length_hint(self._arguments.sampler), operator.length_hint(self._arguments.dataset))
         return 0
 
     # ---- The end ----
@@ -487,7 +488,8 @@ class WorkerIterator(LoaderIterator):
         try:
             self._leave()
             self._close_feed()
-            if not self._loader.persistent_workers or -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost):  # -1: one could not be replaced
+            lost = -1 in self._pool.ends or (self._lanes is not None and self._lanes.lost)  # -1: a worker could not be replaced
+            if lost or not self._arguments.persistent_workers:
                 self._pool.stop()
             if self._lanes is None or self._pool.stopped:
                 self._log.close()
