@@ -177,6 +177,42 @@ def test_a_killed_member_takes_its_workers_along_and_costs_no_batch(daemon):
         doomed.process.stdin.close()
 
 
+EPOCHS = """
+import json, pickle, sys
+sys.path.insert(0, sys.argv[1])
+from loader_datasets import Numbers, seeded
+import pinfeed
+
+if __name__ == "__main__":
+    loader = pinfeed.DataLoader(Numbers(40), 2, shuffle=True, num_workers=1, generator=seeded(), share="broadcast", group="epochs", group_size=2, timeout=20)
+    if len(sys.argv) > 2:
+        loader.load_state_dict(pickle.loads(bytes.fromhex(sys.argv[2])))
+    print(json.dumps("ready"), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps([[batch.tolist() for batch in loader], pickle.dumps(loader.state_dict()).hex()]), flush=True)
+"""
+
+
+def test_a_member_that_was_killed_comes_back_with_a_state_of_another_one(daemon):
+    def read_epoch(*members):
+        for member in members:
+            member.begin_reading(1)
+        return [json.loads(member.process.stdout.readline()) for member in members]
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    with Member(EPOCHS, here) as doomed, Member(EPOCHS, here) as survivor:
+        epochs = [read_epoch(doomed, survivor) for _ in range(2)]
+        doomed.process.kill()
+        doomed.process.wait()
+        doomed.process.stdin.close()
+        _, state = epochs[-1][1]
+        with Member(EPOCHS, here, state) as another:
+            epochs += [read_epoch(another, survivor) for _ in range(2)]
+    assert all(one == other for (one, _), (other, _) in epochs)
+    torchs = torch.utils.data.DataLoader(Numbers(40), 2, shuffle=True, num_workers=1, generator=seeded())
+    assert [ours for (ours, _), _ in epochs] == [[batch.tolist() for batch in torchs] for _ in range(4)]
+
+
 def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
     iterators = [iter(loader(Numbers(400), address=daemon.address)) for _ in range(2)]
@@ -205,7 +241,7 @@ def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and
             pass
     told = [record.getMessage() for record in caplog.records if "group 'g#1' has given this feed no batch" in record.getMessage()]
     assert len(told) >= 2 and all("the daemon was restarted" in each and "continue all of them from a state" in each for each in told)
-    assert all("if a member was started anew, restart all of them" in each for each in told)
+    assert all("a member that was started anew counts from 1, unless it continues from a state" in each for each in told)
     iterators[1].close()
     daemon.stop()
 

@@ -209,7 +209,10 @@ class Stream(Connection):
             "; the daemon was restarted, so every member has to come back to where it was: one that has left the group, or is in another epoch, "
             "never does. Then stop the others, and continue all of them from a state"
         )
-        counted = "; a DataLoader has a group for each of its epochs, counted from 1: if a member was started anew, restart all of them, from a state"
+        counted = (
+            "; a DataLoader has a group for each of its epochs, whose number stands behind #: a member that was started anew counts from 1, unless it continues "
+            "from a state that another member took between two epochs"
+        )
         logger.warning(
             "group %r has given this feed no batch for %.0f s: it starts when group_size=%d feeds have joined, and then goes on as its slowest "
             "members do; `pinfeed status` shows how many have joined, and what it waits for%s%s",

@@ -231,7 +231,7 @@ class DataLoader(Generic[_Batch]):
         self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
         self._warned_of_state = False  # the dataset's is not part of the loader's
         self._pool: Optional[WorkerPool] = None  # persistent workers
-        self._epochs: int = 0  # that began
+        self._epochs: int = 0  # that began, also before the state that was loaded if others share them
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
@@ -358,13 +358,16 @@ class DataLoader(Generic[_Batch]):
                 lanes = self._lanes_of(state)
             before, restored = (self._drawn, None) if state is None else (None, state["start"])
             epoch = order.begin(repeat, base_seed, lanes, not self.num_workers, before, restored)
+        number = self._epochs + 1
+        if self._share is not None:  # members that continue from a state meet those that go on
+            number = epoch.start["number"] = number if state is None else state["start"].get("number", number)
         if self.num_workers and self._lane_options is None:
             with contextlib.suppress(Error):  # a sampler's state is not known
                 self._carried.left = epoch.state(epoch.first)
         self._loaded = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
         self._repeat, self._base_seed = epoch.repeat + 1, epoch.base_seed
-        self._epochs += 1
+        self._epochs = number
         self._carried.latest = object()
         return epoch
 
@@ -456,7 +459,10 @@ class DataLoader(Generic[_Batch]):
             lanes = saved_between(starts)
         elif not self.num_workers and self._kind is Kind.ITERABLE:
             lanes = self._stream_between()
-        return self._order().state_between(self._repeat, self._base_seed, lanes)
+        state = self._order().state_between(self._repeat, self._base_seed, lanes)
+        if self._share is not None:
+            state["start"]["number"] = self._epochs + 1
+        return state
 
     def _warn_of_state(self) -> None:
         self._warned_of_state = True
