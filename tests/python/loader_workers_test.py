@@ -20,7 +20,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import STRUCTURES, Batched, Numbers, all_same, big, deadly, failing, growing, place_of_worker, randoms, talkative, tensor  # noqa: E402
+from loader_datasets import STRUCTURES, Batched, Numbers, Shards, all_same, big, deadly, failing, growing, place_of_worker, randoms, seeded, talkative, tensor  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
@@ -464,6 +464,23 @@ def test_persistent_workers_stay_until_the_loader_is_gone():
     del loader, _
     gc.collect()
     assert gone(workers)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("dataset", [Shards([12, 8, 4]), Numbers(24, randoms)], ids=["stream", "random"])
+def test_a_number_of_workers_that_is_set_later_is_that_of_torch(dataset, persistent):
+    def epochs(loader_type):
+        loader = loader_type(dataset, 2, num_workers=2, persistent_workers=persistent, generator=seeded())
+        yield list(loader)
+        for workers in (3, 1):
+            loader.num_workers = workers
+            yield list(loader)
+        loader = loader_type(dataset, 2, generator=seeded())
+        loader.num_workers = 2
+        yield list(loader)
+
+    for ours, torchs in zip(epochs(pinfeed.DataLoader), epochs(TorchLoader)):
+        assert all_same(ours, torchs)
 
 
 def test_a_new_iterator_ends_the_one_of_persistent_workers():

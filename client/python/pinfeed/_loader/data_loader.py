@@ -199,12 +199,10 @@ class DataLoader(Generic[_Batch]):
         default = ', the default with generator= (give seeding="sample")' if seeding is None else ""
         if seeding is None:
             seeding = "sample" if generator is None or share is not None else "worker"
-        self._lane_options: Optional[LaneOptions] = None
-        if num_workers and (seeding == "worker" or self._kind is Kind.ITERABLE):
-            self._lane_options = LaneOptions(self._kind, batch_size or 1, drop_last)
-            if num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
-                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
-                checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
+        self._seeding: str = seeding
+        if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
+            why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
+            checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
 
         self._max_batch_bytes: int = 0  # what the first batch needs
         if max_batch_bytes is not None:
@@ -269,6 +267,12 @@ class DataLoader(Generic[_Batch]):
     @property
     def _index_sampler(self) -> Any:
         return self.batch_sampler if self._batched else self.sampler
+
+    @property
+    def _lane_options(self) -> Optional[LaneOptions]:  # asked each time: num_workers may be set, as torch's
+        if self.num_workers and (self._seeding == "worker" or self._kind is Kind.ITERABLE):
+            return LaneOptions(self._kind, self.batch_size or 1, self.drop_last)
+        return None
 
     @property
     def _recipe(self) -> Recipe:

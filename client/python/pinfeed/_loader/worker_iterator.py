@@ -101,7 +101,8 @@ class WorkerIterator(LoaderIterator):
         self._pages: Optional[mmap.mmap] = None  # of the next batch, if it is in memory of its own and has arrived
         self._before: LaneState = None  # of the worker of the pending batch
         self._owner = os.getpid()
-        in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
+        workers = self._arguments.num_workers
+        in_flight = workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
         spare = 2 if loader._retry_after else 0  # which the daemon keeps for a batch that goes to a second worker and a third
         self._least_slots = _MIN_SLOTS + spare
         self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._carried.most_slots)
@@ -110,7 +111,7 @@ class WorkerIterator(LoaderIterator):
         if loader._lane_options is not None:
             self._ahead = in_flight + 1
             self._slots = min(max(self._ahead, _MIN_SLOTS), MAX_SLOTS)
-            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, loader._kept_starts, epoch)
+            self._lanes = Lanes(loader._lane_options, loader.dataset, workers, loader._kept_starts, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
         # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
