@@ -358,6 +358,24 @@ def test_the_first_batches_may_fail():
     assert values(iterator) == [[0], [1]]
 
 
+@pytest.mark.parametrize("sampler", [[5, 0], [0, 5]], ids=["first", "second"])
+def test_an_iterator_that_has_raised_is_freed_with_its_last_reference(sampler):
+    gc.disable()  # which would find a cycle of the exception and its frames, some time
+    try:
+        iterator = iter(pinfeed.DataLoader(Numbers(10, failing), 1, num_workers=1, sampler=sampler))
+        workers = iterator._pool.processes
+        raised = []
+        for _ in sampler:
+            try:
+                next(iterator)
+            except KeyError:
+                raised.append(True)
+        del iterator
+        assert (raised, [worker.is_alive() for worker in workers]) == ([True], [False])
+    finally:
+        gc.enable()
+
+
 def refuse(worker):
     raise OSError(f"worker {worker} has no GPU")
 

@@ -359,6 +359,7 @@ class WorkerIterator(LoaderIterator):
             self._read_once(memory, images, image_error)
         except Exception as error:
             if repr(error) == first:
+                del failure  # as below
                 state = b""
                 with contextlib.suppress(Error):
                     _, state = read_tag(memory)
