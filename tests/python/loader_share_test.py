@@ -145,6 +145,27 @@ def test_when_a_member_leaves_the_workers_of_the_others_go_on():
     dataset.close()
 
 
+@pytest.mark.parametrize("seeds", [True, False], ids=["seeded", "not seeded"])
+def test_a_member_that_left_an_epoch_early_takes_part_in_the_next_if_generators_are_seeded_anew(seeds):
+    generators = [seeded(), seeded()]
+    loaders = [loader(Numbers(40), shuffle=True, generator=generator) for generator in generators]
+    iterators = [iter(each) for each in loaders]
+    first, second = at_once(lambda: [next(iterators[0]).tolist() for _ in range(3)], lambda: [next(iterators[1]).tolist() for _ in range(3)])
+    iterators[0].close()
+    second += [batch.tolist() for batch in iterators[1]]
+    assert first == second[:3] and sorted(sum(second, [])) == list(range(40))
+    if seeds:
+        for generator in generators:
+            generator.manual_seed(4)
+        one, other = all_of(loaders)
+        assert all_same(one, other) and sorted(torch.cat(one).tolist()) == list(range(40))
+    else:
+        waiting = iter(loaders[0])
+        with pytest.raises(pinfeed.Error, match=r"differs .* in the epoch's seed .*call manual_seed of each before every epoch"):
+            iter(loaders[1])
+        waiting.close()
+
+
 MEMBER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -23,7 +23,10 @@ _DIFFERENCES = "it differs in "
 _DIFFERENCE = re.compile(r"(.+?)(?: \((.*?) there, (.*?) here\))?(?:, |$)")
 
 _SAME = "give all members the same"
-_SAME_ORDER = "give each loader generator=torch.Generator().manual_seed(n) with the same n"
+_SAME_ORDER = (
+    "give each loader generator=torch.Generator().manual_seed(n) with the same n. If a member has left an epoch early, its generator has drawn less than those "
+    "of the others: call manual_seed of each before every epoch"
+)
 # By the part of the fingerprint, or by the spec's field: the argument that it comes from, and what to do.
 _REASONS = {
     "dataset": ("the dataset's class", f"{_SAME} dataset"),
