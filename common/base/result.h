@@ -6,6 +6,7 @@
 #include <concepts>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/status.h"
@@ -13,13 +14,25 @@
 namespace pinfeed {
 
 template <typename T>
+concept HasSize = requires(const T& value) {
+  value.size();
+};
+// What a Result makes a T of by itself. Not a number, which would be cut, or bool of a pointer; nor what has
+// a size: a string_view of a string would outlive it.
+template <typename U, typename T>
+concept ConvertsInResult = !std::same_as<std::remove_cvref_t<U>, T> && !std::is_arithmetic_v<T> &&
+                           !HasSize<T> && std::convertible_to<U, T>;
+
+template <typename T>
 class [[nodiscard]] Result {
  public:
-  // Of a T, or what converts to it, such as a pointer to a derived class; or of a Result of that.
-  template <std::convertible_to<T> U = T>
-  Result(U&& value)  // NOLINT(google-explicit-constructor): allows `return value;`
+  Result(T value)
+      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): allows `return value;`
+  // Of what converts to a T, such as a pointer to a derived class; or of a Result of that.
+  template <ConvertsInResult<T> U>
+  Result(U&& value)  // NOLINT(google-explicit-constructor): likewise
       : value_(std::in_place, std::forward<U>(value)) {}
-  template <std::convertible_to<T> U>
+  template <ConvertsInResult<T> U>
   Result(Result<U> other) : status_(other.status()) {  // NOLINT(google-explicit-constructor): likewise
     if (other.ok()) value_.emplace(*std::move(other));
   }
