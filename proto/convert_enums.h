@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,15 @@ inline constexpr std::pair<v1::FeedSpec::Resident, Resident> kResidents[] = {
     {v1::FeedSpec::RESIDENT_OFF, Resident::kOff},
     {v1::FeedSpec::RESIDENT_ON, Resident::kOn},
     {v1::FeedSpec::RESIDENT_AUTO, Resident::kAuto}};
+
+// Each value of the wire, except 0 for unset, has its place in a table.
+static_assert(std::size(kOrders) == v1::FeedSpec::Order_ARRAYSIZE - 1 &&
+              std::size(kImageLayouts) == v1::FeedSpec::ImageLayout_ARRAYSIZE - 1 &&
+              std::size(kBadSampleRules) == v1::FeedSpec::OnBadSample_ARRAYSIZE - 1 &&
+              std::size(kSharings) == v1::FeedSpec::Sharing_ARRAYSIZE - 1 &&
+              std::size(kBackends) == v1::FeedSpec::Backend_ARRAYSIZE - 1 &&
+              std::size(kDecodes) == v1::FeedSpec::Decode_ARRAYSIZE - 1 &&
+              std::size(kResidents) == v1::FeedSpec::Resident_ARRAYSIZE - 1);
 
 // Nothing when it is unset or not known.
 template <typename Wire, typename Core, size_t kCount>
