@@ -164,7 +164,8 @@ void PrintNotes(const Json& feed, const Json& daemon) {
   if (const uint64_t workers = UintField(feed, "max_workers");
       workers != 0 && workers < UintField(daemon, "workers"))
     std::printf("%s is loaded by at most %s at once: %s\n", id, Counted(workers, "worker").c_str(),
-                decode == "cpu" ? "its batches are small" : "its trainers' decoders need processors, too");
+                decode == "cpu" ? "its batches are small"
+                                : "its trainers' decoders, and other ranks', need processors, too");
   if (const uint64_t bytes = UintField(feed, "resident_bytes"); bytes != 0)
     std::printf("%s has its samples in %s of a GPU's memory%s\n", id, ByteSize(bytes).c_str(),
                 feed.value("resident_loading", false) ? ", into which they are being loaded" : "");

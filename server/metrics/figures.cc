@@ -265,7 +265,7 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
      "A letter for each slot: free, workers fill it, copied to the GPU, ready, lent."},
     {"max_workers", kGauge, kStatus, OfFeed<&F::max_workers>,
      "Workers that may load for it at once: few if its batches are small, or to leave processors to clients "
-     "that decode, or memory to copies. 0: others fill it."},
+     "that decode and workers to other ranks, or memory to copies. 0: others fill it."},
     {"arena_bytes", kGauge, kAll, OfFeed<&F::arena_bytes>, "Memory of a feed's slots."},
     {"epoch", kGauge, kAll, OfFeed<&F::epoch>, "Epoch of the batch that a feed published last."},
     {"batch_index", kGauge, kStatus, OfFeed<&F::batch_index>, "Index of that batch in its epoch."},
