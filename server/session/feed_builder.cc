@@ -29,6 +29,10 @@ constexpr uint64_t kTimesPacked = 4;  // most of a slot is never written: it has
 constexpr uint64_t kTimesMore = 2;
 constexpr uint64_t kSmallPart = 32;
 
+// Of the workers that several ranks share, each rank may use so many at least, since the others may be
+// elsewhere. They pass on more images than a GPU decodes.
+constexpr uint32_t kLeastBesideDecoders = 4;
+
 constexpr uint64_t kListBytes = uint64_t{4} << 20;  // of the lists of a feed with the most slots
 
 uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool more, uint64_t times = 1) {
@@ -136,7 +140,9 @@ Result<std::unique_ptr<Feed>> FeedBuilder::MakeNativeFeed(std::shared_ptr<const 
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   uint32_t at_most = UINT32_MAX;
   if (DecodesOnGpu(spec)) {
-    at_most = beside_decoders;
+    at_most = std::max(
+        beside_decoders,
+        std::min(WorkersBesideDecoders(parts_.workers.threads(), parts_.cpus, 1), kLeastBesideDecoders));
   } else if (backend != Backend::kHost && loader->only_reads()) {
     at_most = WorkersBesideCopies(parts_.workers.threads());
   }

@@ -130,6 +130,7 @@ void GpuImageDecoder::RunEngines(std::span<const ImageToDecode> images) {
   size_t count = 0;
   for (const Made& made : std::span(chunk_.made).first(chunk_.count))
     if (made.on_engine) work[count++] = WorkOf(images[made.index], made);
+  if (count == 0) return;
   {
     const EngineCalls::Scope call(EngineCalls::Of(device_->ordinal()));
     if (engines_->Decode(std::span(work).first(count), stream_->native())) return;

@@ -58,23 +58,28 @@ def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
 def test_ranks_that_feed_gpus_of_one_host_share_its_workers(tmp_path, data, monkeypatch):  # noqa: F811
     """Each gets the share of a rank that has its part of the workers for itself."""
 
-    def decided(workers, gpus, world_size, **more):
+    def opened(workers, gpus, world_size, **more):
         monkeypatch.setenv("PINFEED_STAND_IN_GPUS", str(gpus))
         name = "-".join(map(str, [workers, gpus, world_size, *more.values()]))
         daemon = start(tmp_path / name, data, "--workers", str(workers))  # noqa: F811
         running = trainer(daemon.address, 2, decode="auto", wait_at=1, rank=world_size - 1, world_size=world_size, **photos(data, **more))
         try:
             running.stdout.readline()
-            return pinfeed.status(daemon.address)["feeds"][0]["decode"]
+            return pinfeed.status(daemon.address)["feeds"][0]
         finally:
             finish(running)
             daemon.stop()
+
+    def decided(*arguments, **more):
+        return opened(*arguments, **more)["decode"]
 
     alone, half = decided(64, 2, 1), decided(32, 2, 1)
     assert int(alone.removeprefix("auto:")) < int(half.removeprefix("auto:")), "more workers decode more"
     assert decided(64, 2, 2) == half
     assert decided(64, 2, 8) == half, "six ranks are on other hosts"
     assert decided(64, 1, 8) == alone
+    alone_here = opened(16, 8, 8)  # perhaps
+    assert alone_here["decode"] == "auto:1000" and int(alone_here["max_workers"]) == 4, "two workers, for what a GPU decodes"
     for share in ("broadcast", "queue"):
         assert decided(64, 2, 8, share=share, group="g") == alone, "the ranks are hosts"
 
