@@ -234,6 +234,23 @@ def test_a_member_that_was_killed_comes_back_with_a_state_of_another_one(daemon)
     assert [ours for (ours, _), _ in epochs] == [[batch.tolist() for batch in torchs] for _ in range(4)]
 
 
+def test_a_member_that_comes_back_in_the_middle_of_an_epoch_is_refused_and_disturbs_nobody():
+    loaders = [loader(Numbers(400), generator=seeded()) for _ in range(2)]
+    state = loaders[1].state_dict()
+    iterators = [iter(each) for each in loaders]
+    begun = at_once(*[lambda each=each: [next(each).tolist() for _ in range(20)] for each in iterators])
+    iterators[1].close()  # as if it were killed
+    another = loader(Numbers(400), timeout=5)
+    another.load_state_dict(state)
+    with pytest.raises(pinfeed.Error, match=r"epoch 1 of group 'g' is under way, at batch \d+, .* Load a state that another member takes when that epoch has ended"):
+        next(iter(another))
+    rest = [batch.tolist() for batch in iterators[0]]
+    assert sorted(sum(begun[0] + rest, [])) == list(range(400))
+    another.load_state_dict(loaders[0].state_dict())
+    one, other = all_of([loaders[0], another])
+    assert all_same(one, other) and len(one) == 200
+
+
 def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
     iterators = [iter(loader(Numbers(400), address=daemon.address)) for _ in range(2)]

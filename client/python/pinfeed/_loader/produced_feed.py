@@ -6,6 +6,7 @@ In: what the batches of the loader need. Out: the memory of each, as an array of
 
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, Optional, Tuple
 
 from .._base.daemon import Common
@@ -51,6 +52,10 @@ class ProducedFeed(Stream):
         """Lets go of the memory of a batch before `index`. Views keep it."""
         if self._taken is not None and self._taken.info[1] < index:
             self._taken = None
+
+    def position(self) -> int:
+        """Returns which batch comes next: of a group that is under way, not the first."""
+        return int(json.loads(self._get_cursor()).get("position", 0))
 
     def _take_snapshot(self) -> Any:
         return self._get_cursor()

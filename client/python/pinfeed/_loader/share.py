@@ -127,6 +127,15 @@ def refused(share: Share, error: Error) -> Error:
     )
 
 
+def too_late(share: Share, epoch: int, batch: int) -> Error:
+    """Returns the error of a member that comes to an epoch when the others have gone on to this batch."""
+    return Error(
+        Code.FAILED_PRECONDITION,
+        f"DataLoader: epoch {epoch} of group {share.group!r} is under way, at batch {batch}, and a loader joins before its first batch. Load a state that "
+        "another member takes when that epoch has ended, or restart all members from states of the same position",
+    )
+
+
 def _parts(fingerprint: str) -> Dict[str, str]:
     """Returns the parts of a fingerprint, as the daemon quotes it."""
     return dict(part.split("=", 1) for part in fingerprint.strip("'").split(_SEPARATOR) if "=" in part)

@@ -36,7 +36,7 @@ from .device_copies import DeviceCopies
 from .first_batch import FirstBatch
 from .iterator import LoaderIterator
 from .produced_feed import ProducedFeed, open_produced
-from .share import MembersDiffer, refused
+from .share import MembersDiffer, refused, too_late
 from .supervisor import Supervisor
 from .worker_pool import worker_deaths
 
@@ -247,6 +247,8 @@ class WorkerIterator(LoaderIterator):
             raise
         supervisor = None
         try:
+            if self._share is not None and feed.position():  # before its workers are dealt batches that this loader's log does not have yet
+                raise too_late(self._share, arguments.epoch, self._number + feed.position())
             supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if arguments.encoded is None else arguments.encoded.reserved)
             supervisor.start()
             self._feed_capacity = self._carried.capacity = capacity
