@@ -501,6 +501,17 @@ def test_a_number_of_workers_that_is_set_later_is_that_of_torch(dataset, persist
         assert all_same(ours, torchs)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_without_workers_between_others_draw_what_those_of_torch_do(persistent):
+    def epochs(loader_type):
+        loader = loader_type(Numbers(24), 2, shuffle=True, num_workers=2, persistent_workers=persistent, generator=seeded())
+        for workers in (2, 0, 2, 0):
+            loader.num_workers = workers
+            yield values(loader)
+
+    assert list(epochs(pinfeed.DataLoader)) == list(epochs(TorchLoader))
+
+
 def test_a_new_iterator_ends_the_one_of_persistent_workers():
     loader = pinfeed.DataLoader(Numbers(12), 2, num_workers=2, persistent_workers=True)
     first = iter(loader)

@@ -354,10 +354,11 @@ class DataLoader(Generic[_Batch]):
         if state is not None and state["running"]:
             epoch = order.resume(state, lazy=not self.num_workers)  # if it raises, the state stays
         else:
-            repeat, base_seed = self._repeat, self._base_seed
+            # Without workers each epoch draws a seed, as torch's, also while persistent workers wait for a later one.
+            repeat, base_seed = (self._repeat, self._base_seed) if self.num_workers else (0, 0)
             if state is not None:
                 order.set_between(state)
-                if self.persistent_workers and "repeat" in state:
+                if self.persistent_workers and self.num_workers and "repeat" in state:
                     repeat, base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)
             before, restored = (self._drawn, None) if state is None else (None, state["start"])
@@ -370,7 +371,8 @@ class DataLoader(Generic[_Batch]):
                 self._carried.left = epoch.state(epoch.first)
         self._loaded = None
         self._drawn, self._samplers_restored = epoch.drawn, order.restored
-        self._repeat, self._base_seed = epoch.repeat + 1, epoch.base_seed
+        if self.num_workers:
+            self._repeat, self._base_seed = epoch.repeat + 1, epoch.base_seed
         self._epochs = number
         self._carried.latest = object()
         return epoch
