@@ -512,6 +512,36 @@ def test_epochs_without_workers_between_others_draw_what_those_of_torch_do(persi
     assert list(epochs(pinfeed.DataLoader)) == list(epochs(TorchLoader))
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_in_the_place_of_persistent_ones_are_as_many(workers):
+    class Sampler:
+        fails = False
+
+        def __iter__(self):
+            if self.fails:
+                raise KeyError("no order")
+            return iter(range(24))
+
+        def __len__(self):
+            return 24
+
+    def epochs(fails):
+        sampler = Sampler()
+        loader = pinfeed.DataLoader(Numbers(24, randoms), 2, sampler=sampler, num_workers=2, persistent_workers=True, generator=seeded())
+        yield list(loader)
+        loader.num_workers = workers
+        if fails:
+            sampler.fails = True
+            with pytest.raises(KeyError):
+                iter(loader)
+            sampler.fails = False
+        yield list(loader)
+        yield list(loader)
+
+    for behind_a_failure, without in zip(epochs(True), epochs(False)):
+        assert all_same(behind_a_failure, without)
+
+
 def test_a_new_iterator_ends_the_one_of_persistent_workers():
     loader = pinfeed.DataLoader(Numbers(12), 2, num_workers=2, persistent_workers=True)
     first = iter(loader)

@@ -25,7 +25,7 @@ class LoaderArguments(NamedTuple):
     batch_size: Optional[int]
     drop_last: bool
     collate_fn: Callable[[Any], Any]
-    num_workers: int  # that there are
+    num_workers: int  # of this epoch; that of the loader may be another one by now
     prefetch_factor: Optional[int]
     persistent_workers: bool
     timeout: float
@@ -58,7 +58,7 @@ def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
         loader.batch_size,
         loader.drop_last,
         loader.collate_fn,
-        loader.num_workers if loader._pool is None else len(loader._pool.pipes),  # persistent ones are as many as they were, as torch's
+        loader._workers,
         loader.prefetch_factor,
         loader.persistent_workers,
         loader.timeout,

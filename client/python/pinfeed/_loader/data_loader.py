@@ -275,6 +275,13 @@ class DataLoader(Generic[_Batch]):
         return None
 
     @property
+    def _workers(self) -> int:
+        """How many workers the next epoch has: persistent ones are as many as they were, as torch's, also those that take their places."""
+        if self._pool is not None and not self._pool.stopped:
+            return len(self._pool.pipes)
+        return self.num_workers if self._kept_starts is None else len(self._kept_starts)
+
+    @property
     def _recipe(self) -> Recipe:
         default = self._rows is not None or (
             self._batched and self.collate_fn is default_function(True) and (self._encoded is not None or collates_as_delivered())
@@ -428,7 +435,7 @@ class DataLoader(Generic[_Batch]):
             return self._pool
         shared = self._share is not None
         grows = not self._max_batch_bytes and not shared and self._encoded is None  # the daemon sees what is in slots only
-        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared)
+        job = Job(self._recipe, self.worker_init_fn, self._workers, base_seed, grows, self._lane_options, this_process(), shared)
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:
             self._pool = pool
