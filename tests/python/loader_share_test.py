@@ -251,6 +251,13 @@ def test_a_member_that_comes_back_in_the_middle_of_an_epoch_is_refused_and_distu
     assert all_same(one, other) and len(one) == 200
 
 
+def test_a_member_cannot_do_without_workers_later_either():
+    member = loader(Numbers(20))
+    member.num_workers = 0
+    with pytest.raises(pinfeed.InvalidArgumentError, match='share: "broadcast" needs num_workers > 0, and it was set to 0'):
+        iter(member)
+
+
 def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
     iterators = [iter(loader(Numbers(400), address=daemon.address)) for _ in range(2)]

@@ -542,6 +542,16 @@ def test_workers_in_the_place_of_persistent_ones_are_as_many(workers):
         assert all_same(behind_a_failure, without)
 
 
+@pytest.mark.parametrize("workers", [-1, None, "2", 2.5])
+def test_a_number_of_workers_that_is_set_later_is_checked_when_an_epoch_begins(workers):
+    loader = pinfeed.DataLoader(Numbers(4), 2)
+    loader.num_workers = workers
+    with pytest.raises(ValueError, match="num_workers option should be non-negative"):
+        iter(loader)
+    loader.num_workers = numpy.int64(1)
+    assert values(loader) == [[0, 1], [2, 3]]
+
+
 def test_a_new_iterator_ends_the_one_of_persistent_workers():
     loader = pinfeed.DataLoader(Numbers(12), 2, num_workers=2, persistent_workers=True)
     first = iter(loader)

@@ -22,9 +22,7 @@ _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
     """Raises InvalidArgumentError. `timeout`: seconds; 0: none."""
-    workers, seconds = to_integer(num_workers), to_number(timeout)
-    if workers is None or not 0 <= workers <= UINT32_MAX:
-        raise invalid(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}, not an int of at least 0.")
+    workers, seconds = number_of_workers(num_workers), to_number(timeout)
     if seconds is None or seconds < 0:
         raise invalid(f"timeout option should be non-negative; it is {shown(timeout)}")
     if seconds > 0 and workers == 0:
@@ -41,6 +39,14 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: An
         raise invalid("persistent_workers option needs num_workers > 0")
     if seeding not in ("sample", "worker", None):
         raise invalid(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
+
+
+def number_of_workers(num_workers: Any) -> int:
+    """Returns it as an int. Raises InvalidArgumentError."""
+    workers = to_integer(num_workers)
+    if workers is None or not 0 <= workers <= UINT32_MAX:
+        raise invalid(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}, not an int of at least 0.")
+    return workers
 
 
 def check_order(kind: Kind, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:

@@ -28,7 +28,7 @@ from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
-from .arguments import check_order, check_workers, context_of, warn_of_many_workers
+from .arguments import check_order, check_workers, context_of, number_of_workers, warn_of_many_workers
 from .carried import Carried, batches_of_samples
 from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
@@ -161,7 +161,7 @@ class DataLoader(Generic[_Batch]):
         self._kind: Kind = kind_of_dataset(dataset)
         self.dataset = dataset
         check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
-        self.num_workers = num_workers = to_integer(num_workers) or 0
+        self.num_workers = num_workers = number_of_workers(num_workers)
         factor = to_integer(prefetch_factor)
         self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
         self.persistent_workers = persistent_workers
@@ -305,6 +305,9 @@ class DataLoader(Generic[_Batch]):
         return self._get_iterator()
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
+        self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
+        if self._share is not None and not self.num_workers:
+            raise invalid('DataLoader: share: "broadcast" needs num_workers > 0, and it was set to 0: the other members would wait for this one')
         running = self._running()
         if self.persistent_workers and running is not None:
             inside = running._inside == threading.get_ident()  # in a signal handler
