@@ -542,6 +542,23 @@ def test_workers_in_the_place_of_persistent_ones_are_as_many(workers):
         assert all_same(behind_a_failure, without)
 
 
+def test_workers_that_are_set_later_are_asked_for_as_many_batches_as_by_torch():
+    def asked(loader_type):
+        numbers = iter(range(24))
+        loader = loader_type(Numbers(24), 2, sampler=numbers, generator=seeded())
+        loader.num_workers = 2
+        next(iter(loader))
+        return next(numbers)
+
+    assert asked(pinfeed.DataLoader) == asked(lambda *given, **named: TorchLoader(*given, prefetch_factor=2, **named)) == 10
+
+
+def test_iterators_without_workers_are_independent_also_of_a_loader_with_persistent_workers():
+    loader = pinfeed.DataLoader(Numbers(6), 2, num_workers=1, persistent_workers=True)
+    loader.num_workers = 0
+    assert [(one.tolist(), other.tolist()) for one, other in zip(loader, loader)] == [([0, 1], [0, 1]), ([2, 3], [2, 3]), ([4, 5], [4, 5])]
+
+
 @pytest.mark.parametrize("workers", [-1, None, "2", 2.5])
 def test_a_number_of_workers_that_is_set_later_is_checked_when_an_epoch_begins(workers):
     loader = pinfeed.DataLoader(Numbers(4), 2)

@@ -17,6 +17,7 @@ from .._base.checks import UINT32_MAX, shown, to_integer, to_number
 from .._base.errors import InvalidArgumentError, invalid
 from .._worker.fetch import Kind
 
+DEFAULT_PREFETCH = 2  # batches per worker
 _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 

@@ -28,7 +28,7 @@ from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
-from .arguments import check_order, check_workers, context_of, number_of_workers, warn_of_many_workers
+from .arguments import DEFAULT_PREFETCH, check_order, check_workers, context_of, number_of_workers, warn_of_many_workers
 from .carried import Carried, batches_of_samples
 from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
@@ -40,7 +40,6 @@ from .worker_pool import WorkerPool, this_process
 _Batch = TypeVar("_Batch", covariant=True)
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-_DEFAULT_PREFETCH = 2
 _MIN_BATCH_BYTES = 4096  # room for the message of an error
 
 
@@ -163,7 +162,7 @@ class DataLoader(Generic[_Batch]):
         check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         self.num_workers = num_workers = number_of_workers(num_workers)
         factor = to_integer(prefetch_factor)
-        self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
+        self.prefetch_factor = DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
         self.persistent_workers = persistent_workers
         self.timeout = timeout
         self.multiprocessing_context = multiprocessing_context
@@ -309,7 +308,7 @@ class DataLoader(Generic[_Batch]):
         if self._share is not None and not self.num_workers:
             raise invalid('DataLoader: share: "broadcast" needs num_workers > 0, and it was set to 0: the other members would wait for this one')
         running = self._running()
-        if self.persistent_workers and running is not None:
+        if self.persistent_workers and isinstance(running, WorkerIterator):
             inside = running._inside == threading.get_ident()  # in a signal handler
             if not inside:
                 running.supersede()

@@ -32,6 +32,7 @@ from .._worker.encoded import Totals
 from .._worker.epoch_state import Epoch
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
+from .arguments import DEFAULT_PREFETCH
 from .device_copies import DeviceCopies
 from .first_batch import FirstBatch
 from .iterator import LoaderIterator
@@ -102,7 +103,7 @@ class WorkerIterator(LoaderIterator):
         self._before: LaneState = None  # of the worker of the pending batch
         self._owner = os.getpid()
         workers = self._arguments.num_workers
-        in_flight = workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
+        in_flight = workers * (loader.prefetch_factor or DEFAULT_PREFETCH) * (1 if self._share is None else self._share.size)
         spare = 2 if loader._retry_after else 0  # which the daemon keeps for a batch that goes to a second worker and a third
         self._least_slots = _MIN_SLOTS + spare
         self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._carried.most_slots)
