@@ -286,7 +286,7 @@ def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and
             pass
     told = [record.getMessage() for record in caplog.records if "group 'g#1' has given this feed no batch" in record.getMessage()]
     assert len(told) >= 2 and all("the daemon was restarted" in each and "continue all of them from a state" in each for each in told)
-    assert all("a member that was started anew counts from 1, unless it continues from a state" in each for each in told)
+    assert all("A member that was started anew counts from 1, unless it continues from a state" in each for each in told)
     iterators[1].close()
     daemon.stop()
 

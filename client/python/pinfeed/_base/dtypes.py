@@ -34,7 +34,7 @@ def has_layout_of_tensors(array: Any) -> bool:
 
 
 def is_masked(array: Any) -> bool:
-    """Whether this is an array of numpy.ma, which NumPy 2 imports only when it is asked for, in 15 ms. Nobody has one before."""
+    """Whether this is a masked array. Does not import numpy.ma, which takes 15 ms with NumPy 2: before somebody does, there is no such array."""
     return isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 

@@ -210,8 +210,8 @@ class Stream(Connection):
             "never does. Then stop the others, and continue all of them from a state"
         )
         counted = (
-            "; a DataLoader has a group for each of its epochs, whose number stands behind #: a member that was started anew counts from 1, unless it continues "
-            "from a state that another member took between two epochs"
+            "; a DataLoader has a group for each of its epochs, whose number stands behind #. A member that was started anew counts from 1, unless it continues "
+            "from a state that another member took when the epoch before had ended"
         )
         logger.warning(
             "group %r has given this feed no batch for %.0f s: it starts when group_size=%d feeds have joined, and then goes on as its slowest "

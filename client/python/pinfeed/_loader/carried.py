@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the iterators of a loader have of it. None of them refers to the loader: one that keeps its own iterator, as yolov5's InfiniteDataLoader, is
-freed, and its workers end, with the last reference to it.
+"""What the iterators of a loader use of it. They do not refer to the loader itself: one that keeps its own iterator, as yolov5's InfiniteDataLoader
+does, is freed with the last reference to it, and its workers end then.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def batches_of_samples(samples: int, batch_size: Optional[int], drop_last: bool)
 
 def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
     return LoaderArguments(
-        loader.dataset,
-        loader._kind,
-        loader._index_sampler,
-        loader.sampler,
-        loader.batch_size,
-        loader.drop_last,
-        loader.collate_fn,
-        loader._workers,
-        loader.prefetch_factor,
-        loader.persistent_workers,
-        loader.timeout,
-        loader._address,
-        loader._ordinal,
-        loader._max_batch_bytes,
-        loader._retry_after,
-        loader._share,
-        loader._encoded,
-        loader._epochs,
+        dataset=loader.dataset,
+        kind=loader._kind,
+        index_sampler=loader._index_sampler,
+        sampler=loader.sampler,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        collate_fn=loader.collate_fn,
+        num_workers=loader._workers,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        timeout=loader.timeout,
+        address=loader._address,
+        ordinal=loader._ordinal,
+        max_batch_bytes=loader._max_batch_bytes,
+        retry_after=loader._retry_after,
+        share=loader._share,
+        encoded=loader._encoded,
+        epoch=loader._epochs,
     )
 
 
@@ -80,7 +80,7 @@ class Carried:
         self.most_slots = most_slots  # for which the daemon had memory
         self.warned_of_size = False  # a batch did not fit into a slot
         self.structure = ""  # of a batch, once known, if others share it
-        self.latest: object = None  # stands for the epoch that began last
+        self.latest: object = None  # each epoch has an object of its own here: that of the one that began last
         self.left: Union[Dict[str, Any], str, None] = None  # the position of an epoch that was left before its end, or why it has none
         # What `begin_again` needs for the next epoch of an iterable dataset, as long as the dataset tells of a state that follows.
         self.begun_again: Optional[Tuple[Any, Any]] = None

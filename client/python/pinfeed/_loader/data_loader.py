@@ -228,7 +228,7 @@ class DataLoader(Generic[_Batch]):
         self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
         self._warned_of_state = False  # the dataset's is not part of the loader's
         self._pool: Optional[WorkerPool] = None  # persistent workers
-        self._epochs: int = 0  # that began, also before the state that was loaded if others share them
+        self._epochs: int = 0  # that began; with share=, the number of the latest, which a loaded state may say
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
