@@ -553,6 +553,13 @@ def test_workers_that_are_set_later_are_asked_for_as_many_batches_as_by_torch():
     assert asked(pinfeed.DataLoader) == asked(lambda *given, **named: TorchLoader(*given, prefetch_factor=2, **named)) == 10
 
 
+def test_more_batches_in_flight_than_the_limit_are_refused_also_later():
+    loader = pinfeed.DataLoader(Numbers(10), num_workers=1, prefetch_factor=4000, seeding="worker")
+    loader.num_workers = 2
+    with pytest.raises(ValueError, match=r"num_workers \* prefetch_factor is 8000, over 4000"):
+        iter(loader)
+
+
 def test_iterators_without_workers_are_independent_also_of_a_loader_with_persistent_workers():
     loader = pinfeed.DataLoader(Numbers(6), 2, num_workers=1, persistent_workers=True)
     loader.num_workers = 0

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 import numpy
 
-from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError
+from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError, invalid
 from .._feed.connection import logger
 from .._feed.open import RECONNECT_TIMEOUT_S
 from .._worker.batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag, used_bytes
 from .._worker.encoded import Totals
 from .._worker.epoch_state import Epoch
-from .._worker.index_log import IndexLog
+from .._worker.index_log import MAX_IN_FLIGHT, IndexLog
 from .._worker.lanes import Lanes, LaneState
 from .arguments import DEFAULT_PREFETCH
 from .device_copies import DeviceCopies
@@ -110,6 +110,8 @@ class WorkerIterator(LoaderIterator):
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
+            if in_flight > MAX_IN_FLIGHT:  # num_workers or prefetch_factor were set since the constructor looked
+                raise invalid(f"DataLoader: num_workers * prefetch_factor is {in_flight}, over {MAX_IN_FLIGHT}, the limit of batches in flight of this loader")
             self._ahead = in_flight + 1
             self._slots = min(max(self._ahead, _MIN_SLOTS), MAX_SLOTS)
             self._lanes = Lanes(loader._lane_options, loader.dataset, workers, loader._kept_starts, epoch)
