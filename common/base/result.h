@@ -30,7 +30,7 @@ class [[nodiscard]] Result {
       : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): allows `return value;`
   // Of what converts to a T, such as a pointer to a derived class; or of a Result of that.
   template <ConvertsInResult<T> U>
-  Result(U&& value)  // NOLINT(google-explicit-constructor): likewise
+  Result(U&& value)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): no Result
       : value_(std::in_place, std::forward<U>(value)) {}
   template <ConvertsInResult<T> U>
   Result(Result<U> other) : status_(other.status()) {  // NOLINT(google-explicit-constructor): likewise
