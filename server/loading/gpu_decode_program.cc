@@ -27,6 +27,7 @@ void Write(const ImagePlan& plan, std::span<std::byte> place) {
 constexpr double kWorkerDecodes = 700;   // of a worker that decodes and transforms
 constexpr double kWorkerPasses = 18500;  // of a worker that checks a file and passes it on
 constexpr double kGpuDecodes = 31000;
+
 // The processors that a client's decode threads, which spin in nvJPEG, and its trainer need. With 16 of 16
 // workers, "auto" gave 33,900 images a second on an H100, with 12 38,100 (docs/decisions/0039).
 constexpr uint32_t kClientThreads = 4;
