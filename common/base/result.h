@@ -33,7 +33,7 @@ class [[nodiscard]] Result {
   Result(U&& value)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): no Result
       : value_(std::in_place, std::forward<U>(value)) {}
   template <ConvertsInResult<T> U>
-  Result(Result<U> other) : status_(other.status()) {  // NOLINT(google-explicit-constructor): likewise
+  Result(Result<U> other) : status_(other.status()) {  // NOLINT(google-explicit-constructor)
     if (other.ok()) value_.emplace(*std::move(other));
   }
   // Precondition: !status.ok().

@@ -108,8 +108,8 @@ Result<std::unique_ptr<Feed>> FeedBuilder::Make(uint64_t id, std::shared_ptr<con
 }
 
 uint32_t FeedBuilder::RanksHere() const {
-  // All trainers of a group are on this host, so the other ranks' are elsewhere.
-  if (spec_.sharing != Sharing::kExclusive) return 1;
+  // All trainers of a group are on this host, so the other ranks' are elsewhere. Other feeds need no count.
+  if (spec_.sharing != Sharing::kExclusive || spec_.decode == Decode::kCpu) return 1;
   const size_t gpus = parts_.devices == nullptr ? 0 : parts_.devices->Snapshot().size();
   return std::min(spec_.world_size, std::max(static_cast<uint32_t>(gpus), 1U));
 }

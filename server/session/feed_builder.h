@@ -36,8 +36,8 @@ class FeedBuilder {
   Status CheckResident() const;
 
  private:
-  // How many ranks of the feed's job share the workers: at most one for each GPU of this host; one if a group
-  // shares the feed.
+  // How many ranks of the feed's job share the workers of a feed that may decode on a GPU: at most one for
+  // each GPU of this host; one if a group shares the feed.
   uint32_t RanksHere() const;
   // A feed of a dataset that the daemon reads.
   Result<std::unique_ptr<Feed>> MakeNativeFeed(std::shared_ptr<const Dataset> dataset) const;

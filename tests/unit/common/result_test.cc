@@ -32,7 +32,7 @@ static_assert(kBecomes<std::nullptr_t, std::shared_ptr<Base>>);
 static_assert(kBecomes<std::nullopt_t, std::optional<int>> && kBecomes<Result<int>, std::optional<int>>);
 static_assert(!kBecomes<std::string, std::string_view> && !kBecomes<Result<std::string>, std::string_view>,
               "it would outlive the string");
-static_assert(!kBecomes<std::vector<int>, std::span<const int>>, "likewise");
+static_assert(!kBecomes<std::vector<int>, std::span<const int>>, "it would outlive the vector");
 static_assert(!kBecomes<std::nullptr_t, std::string>, "that is undefined");
 static_assert(!kBecomes<Result<uint64_t>, uint8_t> && !kBecomes<Result<int*>, bool>, "bits would be lost");
 static_assert(!kBecomes<std::unique_ptr<Base>, std::unique_ptr<Derived>>);

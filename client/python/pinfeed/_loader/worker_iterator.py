@@ -250,8 +250,10 @@ class WorkerIterator(LoaderIterator):
             raise
         supervisor = None
         try:
-            if self._share is not None and feed.position():  # before its workers are dealt batches that this loader's log does not have yet
-                raise too_late(self._share, arguments.epoch, self._number + feed.position())
+            if self._share is not None:
+                begun = feed.position()
+                if begun:  # told before its workers are dealt batches that this loader's log does not have yet
+                    raise too_late(self._share, arguments.epoch, self._number + begun)
             supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if arguments.encoded is None else arguments.encoded.reserved)
             supervisor.start()
             self._feed_capacity = self._carried.capacity = capacity
