@@ -47,7 +47,7 @@ Result<std::shared_ptr<ResidentData>> FeedBuilder::MakeResident(
   if (spec_.resident == Resident::kAuto && layout.slot_stride > limit / kAutoShare) {
     return ResourceExhausted("the samples take " + ExactByteSize(layout.slot_stride) +
                              " of the GPU's memory, more than half of the " + ExactByteSize(limit) +
-                             " that a user's feeds may have; require it to use more than half");
+                             " that a user's feeds may have; so many are kept only where that is required");
   }
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(plan.load, plan.load.batch_size));
   const auto make = [&]() -> Result<std::shared_ptr<ResidentData>> {
