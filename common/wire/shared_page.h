@@ -108,7 +108,7 @@ enum class LifelineKind : uint32_t {
   // client -> daemon, at most once: the client takes no further batch and keeps those it has until a bye.
   // Answered by kEvicted and its limit in page 1
   kLeave = 4,
-  kProduce = 5,  // producer -> daemon, once, in place of kHello: token
+  kProduce = 5,  // producer -> daemon, once, in place of kHello: its session's token, and its lane in `code`
   kTask = 6,     // daemon -> producer: fill a batch
   // producer -> daemon: the batch is filled, or cannot be; the producer no longer writes to its slot
   kTaskDone = 7,
@@ -163,7 +163,7 @@ struct MemoryRequest {
 struct LifelineFrame {
   uint64_t magic;
   uint32_t kind;  // LifelineKind
-  uint32_t code;  // a Code, in kWelcome, kTaskDone, the daemon's kMemory and kAnswered
+  uint32_t code;  // a Code, in kWelcome, kTaskDone, the daemon's kMemory and kAnswered; in kProduce the lane
   union {
     uint8_t token[kTokenBytes];
     ProducerTask produce;    // in kTask; in kTaskDone only `task` counts

@@ -75,26 +75,23 @@ void ProducerGroup::Cancel() {
   for (const Task& task : tasks) task.request->Complete(NotFilled());
 }
 
-Status ProducerGroup::CheckRoomLocked(size_t invited) const {
-  if (cancelled_) return Unavailable("attach a producer: feed " + std::to_string(feed_) + " has ended");
-  if (producers_.size() + invited >= kMaxProducers) {
-    return ResourceExhausted("attach a producer: feed " + std::to_string(feed_) + " has " +
-                             std::to_string(producers_.size() + invited) +
-                             " attached or invited, which is the limit; use fewer processes");
+Status ProducerGroup::CheckRoomLocked(uint32_t lane) const {
+  const std::string feed = "attach a producer: feed " + std::to_string(feed_);
+  if (lane >= lanes_) {
+    return InvalidArgument(feed + " has no lane " + std::to_string(lane) +
+                           ": dataset.produced.lanes allows those below " + std::to_string(lanes_));
+  }
+  if (cancelled_) return Unavailable(feed + " has ended");
+  if (producers_.size() >= kMaxProducers) {
+    return ResourceExhausted(feed + " has " + std::to_string(producers_.size()) +
+                             ", which is the limit; use fewer processes");
   }
   return OkStatus();
 }
 
-Status ProducerGroup::CheckLane(uint32_t lane) const {
-  if (lane < lanes_) return OkStatus();
-  return InvalidArgument("attach a producer: feed " + std::to_string(feed_) + " has no lane " +
-                         std::to_string(lane) + ": dataset.produced.lanes allows those below " +
-                         std::to_string(lanes_));
-}
-
-Status ProducerGroup::CheckRoom(size_t invited) const {
+Status ProducerGroup::CheckRoom(uint32_t lane) const {
   const MutexLock lock(mutex_);
-  return CheckRoomLocked(invited);
+  return CheckRoomLocked(lane);
 }
 
 Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> link, pid_t pid,
@@ -102,7 +99,7 @@ Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> li
   ProducerId id = 0;
   {
     const MutexLock lock(mutex_);
-    RETURN_IF_ERROR(CheckRoomLocked(0));
+    RETURN_IF_ERROR(CheckRoomLocked(lane));
     id = next_producer_++;
     Producer& producer = producers_[id];
     producer.link = std::move(link);

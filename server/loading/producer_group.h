@@ -79,10 +79,9 @@ class ProducerGroup {
   // nobody else may get it.
   void Cancel() PF_EXCLUDES(mutex_);
 
-  // kInvalidArgument for a lane that no batch has.
-  Status CheckLane(uint32_t lane) const;
-  // kResourceExhausted for too many producers; kUnavailable once cancelled.
-  Status CheckRoom(size_t invited) const PF_EXCLUDES(mutex_);
+  // kInvalidArgument for a lane that no batch has; kResourceExhausted for too many producers; kUnavailable
+  // once cancelled.
+  Status CheckRoom(uint32_t lane) const PF_EXCLUDES(mutex_);
   // Deals to the producer from now on. The same errors.
   Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid, uint32_t lane = 0) PF_EXCLUDES(mutex_);
   // The producer has filled the task's batch, or says why it cannot. With kOutOfRange the data end before
@@ -162,7 +161,7 @@ class ProducerGroup {
   void DealLocked() PF_REQUIRES(mutex_);
   // The producer that gets the next task of a lane; null: each has enough.
   Producer* NextLocked(uint64_t lane) PF_REQUIRES(mutex_);
-  Status CheckRoomLocked(size_t invited) const PF_REQUIRES(mutex_);
+  Status CheckRoomLocked(uint32_t lane) const PF_REQUIRES(mutex_);
 
   const uint64_t feed_;
   const uint64_t lanes_;

@@ -242,45 +242,6 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
   opening->call.Finish(grpc::Status::OK);
 }
 
-grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,
-                                                        const v1::InviteProducerRequest* request,
-                                                        v1::ProducerInvitation* response) {
-  auto* const call = new Call(*context, "invite a producer");
-  if (!Admit(*call, *request)) return call;
-  if (const Status invited = Invite(call->caller(), *request, *response); !invited.ok()) {
-    Refuse(*call, invited);
-  } else {
-    Answer(*call, *response);
-  }
-  return call;
-}
-
-Status FeederService::Invite(const Caller& caller, const v1::InviteProducerRequest& request,
-                             v1::ProducerInvitation& response) const {
-  const std::shared_ptr<Session> session = parts_.sessions.Find(request.session_id());
-  // Other processes learn nothing about the session.
-  if (session == nullptr || caller.remote() || session->peer != caller.peer ||
-      session->state != SessionState::kAttached) {
-    return NotFound("invite a producer: this process has no attached session " +
-                    std::to_string(request.session_id()));
-  }
-  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.producers().Invite(session, request.lane()));
-  const Arena& arena = session->arena();
-  response.set_lifeline_path(parts_.lifelines.path());
-  response.set_token(token.data(), token.size());
-  response.set_arena_bytes(arena.mapped_bytes());
-  response.set_slot_count(arena.slot_count());
-  response.set_slot_stride(arena.slot_stride());
-  response.set_batch_size(arena.layout().batch_size);
-  const bool has_images = session->feed->spec().encoded_images != 0;
-  for (const TensorPlace& place : arena.layout().tensors) {
-    const std::string& name = place.spec.name;
-    if (has_images && (name == kImagesTensor || name == kImageErrorTensor)) continue;  // the workers'
-    *response.add_tensors() = ToProto(place);
-  }
-  return OkStatus();
-}
-
 grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext* context,
                                                      const v1::JoinBatcherRequest* request,
                                                      v1::BatcherInvitation* response) {

@@ -44,9 +44,6 @@ class FeederService final : public v1::Feeder::CallbackService {
 
   grpc::ServerUnaryReactor* OpenFeed(grpc::CallbackServerContext* context, const v1::OpenFeedRequest* request,
                                      v1::OpenFeedResponse* response) override;
-  grpc::ServerUnaryReactor* InviteProducer(grpc::CallbackServerContext* context,
-                                           const v1::InviteProducerRequest* request,
-                                           v1::ProducerInvitation* response) override;
   grpc::ServerUnaryReactor* JoinBatcher(grpc::CallbackServerContext* context,
                                         const v1::JoinBatcherRequest* request,
                                         v1::BatcherInvitation* response) override;
@@ -72,8 +69,6 @@ class FeederService final : public v1::Feeder::CallbackService {
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(Call& call, std::function<void()> work);
   void Refuse(Call& call, const Status& error) const;
-  Status Invite(const Caller& caller, const v1::InviteProducerRequest& request,
-                v1::ProducerInvitation& response) const;
   Status Join(const Caller& caller, const v1::JoinBatcherRequest& request,
               v1::BatcherInvitation& response) const;
   Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;

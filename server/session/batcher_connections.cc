@@ -101,9 +101,8 @@ Result<BatcherPlace> BatcherConnections::Redeem(const uint8_t (&token)[kTokenByt
   return place;
 }
 
-Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes],
-                                 UniqueConnection& fd) {
-  ASSIGN_OR_RETURN(BatcherPlace place, Redeem(token, peer));
+Status BatcherConnections::Admit(const Peer& peer, const LifelineFrame& frame, UniqueConnection& fd) {
+  ASSIGN_OR_RETURN(BatcherPlace place, Redeem(frame.token, peer));
   const ConnectionId id = next_id_++;
   Connection connection;
   connection.peer = peer;

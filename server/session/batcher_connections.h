@@ -40,9 +40,9 @@ class BatcherConnections {
 
   // kResourceExhausted while this user has too many invitations that nobody has used.
   Result<Token> Invite(const Peer& peer, BatcherPlace place) PF_EXCLUDES(mutex_);
-  // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
+  // Takes over a connection with this first frame. On an error `fd` is left to the caller, who
   // refuses the process.
-  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueConnection& fd);
+  Status Admit(const Peer& peer, const LifelineFrame& frame, UniqueConnection& fd);
   void Clear() {
     answers_.clear();
     connections_.clear();

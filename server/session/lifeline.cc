@@ -51,7 +51,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
-      producers_(*loop_, refusals_, room_),
+      producers_(*loop_, sessions_, refusals_, room_),
       batchers_(*loop_, refusals_, room_, hello_timeout_),
       silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
@@ -208,7 +208,7 @@ template <typename Connections>
 void LifelineServer::HandOver(ConnectionId id, Connection& connection, const LifelineFrame& frame,
                               Connections& to) {
   connection.watched_fd.End();
-  const Status admitted = to.Admit(connection.peer, frame.token, connection.fd);
+  const Status admitted = to.Admit(connection.peer, frame, connection.fd);
   if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
   silent_.Remove(connection.peer.uid, id);
   connections_.erase(id);
@@ -217,7 +217,12 @@ void LifelineServer::HandOver(ConnectionId id, Connection& connection, const Lif
 Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
   for (const Evicted& gone : evicted_)
     if (TokensEqual(gone.token, frame.token) && gone.peer == connection.peer) return gone.error;
-  ASSIGN_OR_RETURN(connection.session, sessions_.FindPending(frame.token, connection.peer));
+  std::shared_ptr<Session> opened = sessions_.FindByToken(frame.token);
+  if (opened == nullptr || opened->state != SessionState::kPending || opened->peer != connection.peer) {
+    return Status(Code::kUnauthenticated, "attach: the token opens no pending session of this process (" +
+                                              Describe(connection.peer) + "); open the feed again");
+  }
+  connection.session = std::move(opened);
   silent_.Remove(connection.peer.uid, id);
   Session& session = *connection.session;
   RETURN_IF_ERROR(WatchSession(id, connection));

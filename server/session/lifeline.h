@@ -58,9 +58,7 @@ class LifelineServer {
   void Evict(uint64_t session_id, const Status& error, std::function<void(const Result<size_t>&)> done);
 
   const std::string& path() const { return listener_.path(); }
-  // The other processes that connect here: those that fill batches.
-  ProducerConnections& producers() { return producers_; }
-  // Those that submit requests or answer them.
+  // The processes that submit requests to batchers, or answer them.
   BatcherConnections& batchers() { return batchers_; }
 
  private:

@@ -18,8 +18,7 @@ namespace pinfeed {
 namespace {
 
 constexpr uint32_t kProducerLinesASecond = 200;
-// Of invitations of sessions that have ended, the newest: processes that were being started come with them.
-constexpr ptrdiff_t kEndedKept = 256;
+constexpr size_t kDepartedKept = 256;
 // Descriptors.
 constexpr char kTakesTwo[] = "a producer takes two";
 constexpr char kTakesOne[] = "such a batch takes one";
@@ -49,64 +48,40 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
   const UniqueConnection fd_;
 };
 
-Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& session, uint32_t lane) {
-  const std::shared_ptr<ProducerGroup> group = session->feed->producer().processes();
-  if (group == nullptr) {
-    return FailedPrecondition("invite a producer: the daemon reads the dataset of " + Describe(*session) +
-                              " itself; only a feed with dataset.produced has producers");
+Result<std::shared_ptr<Session>> ProducerConnections::SessionOf(const Peer& peer,
+                                                                const uint8_t (&token)[kTokenBytes]) const {
+  std::shared_ptr<Session> session = sessions_.FindByToken(token);
+  bool has_departed = false;
+  for (const Token& departed : departed_)  // no early exit, so that the time reveals nothing
+    if (TokensEqual(departed, token)) has_departed = true;
+  if (session != nullptr && session->peer.uid == peer.uid) {
+    if (session->state == SessionState::kAttached) return session;
+    has_departed = true;
   }
-  RETURN_IF_ERROR(group->CheckLane(lane));
-  std::vector<std::shared_ptr<Session>> looked_at;  // one may be the last owner, whose end takes other locks
-  const MutexLock lock(mutex_);
-  const auto ended = [&](const Invitation& one) {
-    const std::shared_ptr<Session>& of = looked_at.emplace_back(one.session.lock());
-    return of == nullptr || of->state != SessionState::kAttached;
-  };
-  ptrdiff_t surplus = std::ranges::count_if(invitations_, ended) - kEndedKept;
-  std::erase_if(invitations_, [&](const Invitation& one) { return ended(one) && surplus-- > 0; });
-  const auto invited = std::ranges::count(invitations_, session->id, &Invitation::session_id);
-  RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
-  invitations_.push_back({RandomBytes<Token>(), session, session->id, session->peer.uid, lane});
-  return invitations_.back().token;
+  if (has_departed) return Unavailable("attach a producer: its session has ended");
+  return Status(Code::kUnauthenticated, "attach a producer: the token is that of no session of this user (" +
+                                            Describe(peer) + "); ask for another");
 }
 
-Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
-                                                                  const Peer& peer) {
-  Redeemed redeemed;  // freed without the lock: it may be the session's last owner
-  const MutexLock lock(mutex_);
-  auto used = invitations_.end();
-  for (auto one = invitations_.begin(); one != invitations_.end(); ++one) {
-    // No early exit, so that the time reveals nothing.
-    const bool equal = TokensEqual(one->token, token);
-    if (equal && one->uid == peer.uid) used = one;
-  }
-  if (used == invitations_.end()) {
-    return Status(Code::kUnauthenticated, "attach a producer: the token is no invitation for this user (" +
-                                              Describe(peer) + "), or it was used; ask for another");
-  }
-  redeemed = {used->session.lock(), used->lane};
-  invitations_.erase(used);
-  if (redeemed.session == nullptr || redeemed.session->state != SessionState::kAttached)
-    return Unavailable("attach a producer: its session has ended");
-  return redeemed;
-}
-
-Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes],
-                                  UniqueConnection& fd) {
-  ASSIGN_OR_RETURN(const Redeemed redeemed, Redeem(token, peer));
-  const std::shared_ptr<Session>& session = redeemed.session;
+Status ProducerConnections::Admit(const Peer& peer, const LifelineFrame& frame, UniqueConnection& fd) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, SessionOf(peer, frame.token));
   if (peer.pid == 0) {
     return FailedPrecondition(
         "attach a producer: its process is not visible to the daemon, so its end could not be seen; let both "
         "share a PID namespace");
   }
+  const std::shared_ptr<ProducerGroup> group = session->feed->producer().processes();
+  if (group == nullptr) {
+    return FailedPrecondition("attach a producer: the daemon reads the dataset of " + Describe(*session) +
+                              " itself; only a feed with dataset.produced has producers");
+  }
+  RETURN_IF_ERROR(group->CheckRoom(frame.code));
   const ConnectionId id = next_id_++;
   Connection connection;
   connection.peer = peer;
   connection.session = Describe(*session);
   connection.session_id = session->id;
-  connection.group = session->feed->producer().processes();
-  RETURN_IF_ERROR(connection.group->CheckRoom(0));
+  connection.group = group;
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
   ASSIGN_OR_RETURN(connection.room,
                    room_.Take(peer.uid, 2, MaxFds(), kTakesTwo).WithContext("attach a producer"));
@@ -119,8 +94,7 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.socket = std::make_shared<Socket>(std::move(fd));
   Status status = Watch(id, connection);
   if (status.ok()) {
-    const Result<ProducerGroup::ProducerId> attached =
-        connection.group->Attach(connection.socket, peer.pid, redeemed.lane);
+    const Result<ProducerGroup::ProducerId> attached = group->Attach(connection.socket, peer.pid, frame.code);
     status = attached.status();
     if (attached.ok()) connection.producer = *attached;
   }
@@ -210,6 +184,9 @@ void ProducerConnections::CheckLate(ConnectionId id) {
 }
 
 void ProducerConnections::Dismiss(const Session& session) {
+  if (session.feed->producer().processes() == nullptr) return;
+  departed_.push_back(session.token);
+  if (departed_.size() > kDepartedKept) departed_.pop_front();
   for (const auto& [id, connection] : connections_)
     if (connection.session_id == session.id) connection.group->Dismiss(connection.producer);
 }

@@ -48,10 +48,8 @@ class SessionTable {
   // kUnavailable once the table is closed.
   Status CheckOpen() const PF_EXCLUDES(mutex_);
 
-  // Returns the pending session that this process opened and `token` belongs to. kUnauthenticated if there is
-  // none.
-  Result<std::shared_ptr<Session>> FindPending(const uint8_t (&token)[kTokenBytes], const Peer& peer) const
-      PF_EXCLUDES(mutex_);
+  // Returns the session that `token` belongs to, or null.
+  std::shared_ptr<Session> FindByToken(const uint8_t (&token)[kTokenBytes]) const PF_EXCLUDES(mutex_);
   // kPending -> kAttached: the feed publishes to it from now on. After an error the session stays pending.
   static Status Attach(Session& session);
 

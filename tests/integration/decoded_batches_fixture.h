@@ -44,7 +44,7 @@ class DecodedBatchesTest : public ClientDecodeTest {
     });
     std::vector<UniqueFd> fds;
     Result<Lifeline> lifeline =
-        Lifeline::Attach(path, LifelineKind::kHello, {}, 0, In(std::chrono::seconds(30)), &fds);
+        Lifeline::Attach(path, FirstFrame(LifelineKind::kHello, {}), 0, In(std::chrono::seconds(30)), &fds);
     daemon.join();
     ASSERT_OK(lifeline);
     lifeline_ = *std::move(lifeline);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that keep to docs/protocol.md, and others: invitations, frames, ends of processes, memory. All with raw sockets and a real daemon.
+"""Producers that keep to docs/protocol.md, and others: tokens, frames, ends of processes, memory. All with raw sockets and a real daemon.
 
 Long because: each rule of its section on producers is a test, and all share the raw producers.
 """
@@ -23,7 +23,7 @@ import pytest
 from conftest import TOOL
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
-from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invite, produced_spec, welcomed
+from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
 from withstand import hardship
 
 import pinfeed
@@ -35,7 +35,7 @@ HOST_FLAGS = ("--pool-bytes", "128MiB", "--stuck-timeout", "300ms")
 NOBODY = 65534
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED.value[0]
-LIMIT = 256  # producers of a feed, attached and invited
+LIMIT = 256  # producers of a feed
 eventually = functools.partial(hardship.eventually, deadline_s=20)
 
 
@@ -82,18 +82,14 @@ def used_bytes(daemon):
     return int(pinfeed.status(daemon.address).get("pool_used_bytes", 0))
 
 
-def invitation_of(client):
-    return invite(client.address, client.offer.session_id)
-
-
 def line_of(client):
     """An invitation as a line for another process."""
-    return invitation_of(client).SerializeToString().hex()
+    return invitation_to(client.offer).SerializeToString().hex()
 
 
 def attach(client, invitation=None):
     """A producer in this process, which is closed after the test."""
-    client.producers.append(RawProducer(invitation or invitation_of(client)))
+    client.producers.append(RawProducer(invitation or invitation_to(client.offer)))
     return client.producers[-1]
 
 
@@ -141,7 +137,7 @@ def failure_of(client):
     return field(client.publish, "Publish page", "error_code"), str(raised.value)
 
 
-# ---- Invitations --------------------------------------------------------------------------------------------------------------------
+# ---- Tokens ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_producer_written_from_the_page_alone_fills_a_feed(trainer, culprit):
@@ -153,57 +149,53 @@ def test_a_producer_written_from_the_page_alone_fills_a_feed(trainer, culprit):
 
 def test_other_tokens_are_refused_and_spoil_nothing(trainer):
     client = trainer(samples=2)
-    invitation = invitation_of(client)
-    path, token = invitation.lifeline_path, invitation.token
+    invitation = invitation_to(client.offer)
+    token = invitation.token
     draw = random.Random(5)
-    wrong = [bytes(32), b"\xff" * 32, client.offer.token, token[:-1] + bytes([token[-1] ^ 1]), bytes([token[0] ^ 128]) + token[1:]]
+    wrong = [bytes(32), b"\xff" * 32, token[:-1] + bytes([token[-1] ^ 1]), bytes([token[0] ^ 128]) + token[1:]]
     for other in [*wrong, *(draw.randbytes(32) for _ in range(20))]:
-        answer = refused(greet(path, other))
-        assert answer.code == UNAUTHENTICATED and answer.text.startswith("attach a producer: the token is no invitation")
+        answer = refused(greet(invitation, other))
+        assert answer.code == UNAUTHENTICATED and answer.text.startswith("attach a producer: the token is that of no session of this user")
         assert token.hex() not in answer.text and other.hex() not in answer.text
-    as_hello = connect(path)
+    as_hello = connect(invitation.lifeline_path)
     as_hello.send(frame(1, token))
     assert refused(as_hello).code == UNAUTHENTICATED
     attach(client, invitation)
 
 
-def test_a_token_works_once(trainer):
-    client = trainer(samples=2)
-    invitation = invitation_of(client)
-    producer = attach(client, invitation)
-    for _ in range(2):
-        assert refused(greet(invitation.lifeline_path, invitation.token)).code == UNAUTHENTICATED
-        producer.close()
-
-
-def test_one_of_several_processes_gets_a_token(trainer, culprit):
-    client, tokens = trainer(), 40
-    lines = [line_of(client) for _ in range(tokens)]
-    racers = [culprit("race", tokens, *lines) for _ in range(3)]
-    assert [racer.tells() for racer in racers] == ["ready"] * 3
-    for racer in racers:
-        racer.hear("go")
-    attached = [int(word) for racer in racers for word in racer.tells().split()]
-    assert sorted(attached) == list(range(tokens))
+@pytest.mark.parametrize("lanes, lane", [(0, 1), (2, 2), (2, 2**32 - 1)])
+def test_a_lane_that_no_batch_has_is_refused(daemon, lanes, lane):
+    spec = produced_spec(samples=2)
+    spec.dataset.produced.lanes = lanes
+    client = Client(daemon.address, spec)
+    answer = refused(greet(invitation_to(client.offer, lane)))
+    assert answer.code == grpc.StatusCode.INVALID_ARGUMENT.value[0] and f"has no lane {lane}: dataset.produced.lanes allows those below {lanes or 1}" in answer.text
+    RawProducer(invitation_to(client.offer, max(lanes, 1) - 1)).close()
+    client.bye()
 
 
 @pytest.mark.parametrize("end", [Client.bye, Client.drop, Client.leave])
 def test_a_token_ends_with_its_session(daemon, end):
     client = Client(daemon.address, produced_spec())
-    invitation = invite(daemon.address, client.offer.session_id)
+    invitation = invitation_to(client.offer)
     end(client)
-    eventually("the session has ended", lambda: invited(daemon.address, client.offer.session_id) is None)
+    eventually("the session has ended", lambda: has_ended(daemon.address, client.offer.session_id))
     before = pinfeed.status(daemon.address)["refusals"]
-    assert refused(greet(invitation.lifeline_path, invitation.token)).code == UNAVAILABLE
+    for _ in range(2):
+        assert refused(greet(invitation)).code == UNAVAILABLE
     assert pinfeed.status(daemon.address)["refusals"] == before  # a process that was being started is no attack
-    assert refused(greet(invitation.lifeline_path, invitation.token)).code == UNAUTHENTICATED
     if client.doorbell >= 0:
         client.bye()
 
 
-def invited(address, session_id):
-    with contextlib.suppress(grpc.RpcError):
-        return invite(address, session_id)
+def has_ended(address, session_id):
+    feeds = pinfeed.status(address).get("feeds", [])
+    return all(int(session["id"]) != session_id or session["state"] != "attached" for feed in feeds for session in feed.get("sessions", []))
+
+
+def test_a_session_that_is_not_attached_has_no_producers(daemon):
+    offer = open_feed(daemon.address, request_for(produced_spec()))
+    assert refused(greet(invitation_to(offer))).code == UNAVAILABLE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -214,7 +206,7 @@ def test_another_user_cannot_use_a_token():
         daemon.folder.chmod(0o711)
         client = Client(daemon.address, produced_spec(samples=2))
         client.address = daemon.address
-        invitation = invitation_of(client)
+        invitation = invitation_to(client.offer)
         program = f"""
 import socket
 thief = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -233,55 +225,26 @@ print(answer[12], len(fds), thief.recv(1))
         daemon.stop()
 
 
-def test_only_the_sessions_process_invites(trainer, culprit, daemon):
-    client = trainer()
-    thief = culprit("steal_session", f"{client.address} {client.offer.session_id}")
-    session = client.offer.session_id
-    for number in range(session - 1, session + 2):
-        assert thief.tells() == f"NOT_FOUND invite a producer: this process has no attached session {number}"
-    assert thief.tells() == "end"
-    assert culprit("session_of_its_own", daemon.address).tells() == "NOT_FOUND"  # its lifeline is not connected
-
-
-def refusal_of_invitation(address, session_id):
-    with pytest.raises(grpc.RpcError) as refusal:
-        invite(address, session_id)
-    return refusal.value.code()
-
-
-def test_invitations_to_nothing_are_refused(trainer, host, tmp_path):
-    client = trainer()
-    for number in (0, client.offer.session_id + 1, 2**63, 2**64 - 1):
-        assert refusal_of_invitation(host.address, number) == grpc.StatusCode.NOT_FOUND
-    client.bye()
-    assert refusal_of_invitation(host.address, client.offer.session_id) == grpc.StatusCode.NOT_FOUND
-
-
 def test_a_feed_that_the_daemon_fills_has_no_producers(daemon, tmp_path):
     numpy.save(tmp_path / "x.npy", numpy.arange(8))
     client = Client(daemon.address, messages().FeedSpec(dataset={"path": str(tmp_path / "x.npy")}, batch_size=2, slots=3))
-    assert refusal_of_invitation(daemon.address, client.offer.session_id) == grpc.StatusCode.FAILED_PRECONDITION
+    assert refused(greet(invitation_to(client.offer))).code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
     client.bye()
 
 
-def test_a_feed_has_so_many_producers_and_no_more(trainer, host):
+def test_a_feed_has_so_many_producers_and_no_more(trainer):
     client = trainer(samples=2)
-    invitations = [invitation_of(client) for _ in range(LIMIT)]
-    assert refusal_of_invitation(host.address, client.offer.session_id) == grpc.StatusCode.RESOURCE_EXHAUSTED
-    producers = [attach(client, invitation) for invitation in invitations]
-    assert refusal_of_invitation(host.address, client.offer.session_id) == grpc.StatusCode.RESOURCE_EXHAUSTED
-    other = trainer(samples=2)  # another feed has room
-    attach(other).close()
+    producers = [attach(client) for _ in range(LIMIT)]
+    assert refused(greet(invitation_to(client.offer))).code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    attach(trainer(samples=2)).close()  # another feed has room
     producers.pop().close()  # it has no task
-    made = []
 
     def fits():
-        with contextlib.suppress(grpc.RpcError):
-            made.append(invitation_of(client))
-        return made
+        with contextlib.suppress(Refused):
+            producers.append(attach(client))
+        return len(producers) == LIMIT
 
     eventually("there is room for one", fits)
-    producers.append(attach(client, made.pop()))
     task = producers[0].next()
     producers[0].fill(task)
     producers[0].done(task)
@@ -295,7 +258,7 @@ def test_producers_leave_descriptors_for_others(tmp_path):
     client, producers = Client(daemon.address, produced_spec(samples=2)), []
     with pytest.raises(Refused, match="producers and batchers' processes have 74 of the daemon's 200 descriptors, of which one user's may have three eighths") as raised:
         while True:
-            producers.append(RawProducer(invite(daemon.address, client.offer.session_id)))
+            producers.append(RawProducer(invitation_to(client.offer)))
     assert raised.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and len(producers) > 20
     Client(daemon.address, produced_spec(samples=2)).bye()
     for producer in producers:
@@ -317,7 +280,7 @@ def keep_memory(client, producer, kept):
 def test_memory_of_large_batches_leaves_descriptors_for_others(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "64MiB", "--workers", "2", under=("prlimit", "--nofile=200"))
     client = Client(daemon.address, produced_spec(samples=1000, batch_size=1))
-    producer, kept = RawProducer(invite(daemon.address, client.offer.session_id)), []
+    producer, kept = RawProducer(invitation_to(client.offer)), []
     try:
         with pytest.raises(Refused, match="of which one user's may have three eighths, and such a batch takes one") as raised:
             keep_memory(client, producer, kept)
@@ -337,7 +300,7 @@ def test_memory_of_large_batches_leaves_descriptors_for_others(tmp_path):
 @pytest.mark.parametrize("size", [1, 48, 255, 257, 4096, 65536])
 def test_a_first_frame_of_another_size_is_refused_and_spoils_nothing(trainer, size):
     client = trainer(samples=2)
-    invitation = invitation_of(client)
+    invitation = invitation_to(client.offer)
     lifeline = connect(invitation.lifeline_path)
     lifeline.send((frame(5, invitation.token) + bytes(65536))[:size])
     assert refused(lifeline).code == grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -68,10 +68,10 @@ def field(memory, table, name, base=0):
     return int(memory[base + offset : base + offset + size].view(f"u{size}")[0])
 
 
-def frame(kind, token=b""):
+def frame(kind, token=b"", code=0):
     layout = FIELDS["Lifeline frame"]
     out = bytearray(layout["text"][0] + layout["text"][1])
-    struct.pack_into("=QI", out, 0, MAGIC["Lifeline frame"], kind)
+    struct.pack_into("=QII", out, 0, MAGIC["Lifeline frame"], kind, code)
     out[layout["token"][0] : layout["token"][0] + len(token)] = token
     return bytes(out)
 

@@ -35,15 +35,19 @@ def produced_spec(samples=10**6, batch_size=2, slots=4, **options):
     return messages().FeedSpec(**{"dataset": dataset, "batch_size": batch_size, "epochs": 1, "slots": slots, "backend": "HOST", **options})
 
 
-def invite(address, session_id):
-    """The daemon's ProducerInvitation. Raises grpc.RpcError."""
-    return call(address, "InviteProducer", messages().InviteProducerRequest(session_id=session_id), messages().ProducerInvitation)
+def invitation_to(offer, lane=0):
+    """What a producer needs of an OpenFeedResponse."""
+    tensors = [place for place in offer.tensors if place.name in ("x", "sample_id")]
+    return messages().ProducerInvitation(
+        lifeline_path=offer.lifeline_path, token=offer.token, lane=lane, batch_size=offer.batch_size, tensors=tensors,
+        arena_bytes=offer.arena.bytes, slot_count=offer.arena.slot_count, slot_stride=offer.arena.slot_stride,
+    )  # fmt: skip
 
 
-def greet(path, token):
+def greet(invitation, token=None):
     """A connection that has sent its first frame."""
-    lifeline = connect(path)
-    lifeline.send(frame(PRODUCE, token))
+    lifeline = connect(invitation.lifeline_path)
+    lifeline.send(frame(PRODUCE, token or invitation.token, code=invitation.lane))
     return lifeline
 
 
@@ -80,7 +84,7 @@ class RawProducer:
 
     def __init__(self, invitation):
         self.invitation = invitation
-        self.socket = greet(invitation.lifeline_path, invitation.token)
+        self.socket = greet(invitation)
         self.early = []  # tasks that came before an answer
         arena = welcomed(self.socket)
         self.arena = map_memfd(arena, invitation.arena_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -189,7 +193,7 @@ def late():
 def deaf():
     """Never reads its socket."""
     invitation = read_invitation()
-    lifeline = greet(invitation.lifeline_path, invitation.token)
+    lifeline = greet(invitation)
     tell("sent")
     await_end()
     lifeline.close()
@@ -198,7 +202,7 @@ def deaf():
 def guess():
     """Never reads its socket, and says that task after task is done. Goes on when the trainer has the batch."""
     invitation = read_invitation()
-    lifeline = greet(invitation.lifeline_path, invitation.token)
+    lifeline = greet(invitation)
     number = 1  # its feed has no other producer, so the numbers are known
     try:
         while True:
@@ -261,7 +265,7 @@ def keep():
 def keep_descriptor():
     """Keeps the descriptor of the memory, which it never maps."""
     invitation = read_invitation()
-    lifeline = greet(invitation.lifeline_path, invitation.token)
+    lifeline = greet(invitation)
     arena = welcomed(lifeline)
     tell("attached")
     await_end()
@@ -337,43 +341,6 @@ def misbehave():
     except ConnectionError:
         tell("after the end: refused")
     await_end()
-
-
-def race():
-    """Attaches with each of the tokens, and tells with which of them it did."""
-    invitations = [read_invitation() for _ in range(int(sys.stdin.readline()))]
-    tell("ready")
-    sys.stdin.readline()
-    attached = []
-    for number, invitation in enumerate(invitations):
-        try:
-            attached.append((number, welcomed(greet(invitation.lifeline_path, invitation.token))))
-        except Refused as refused:
-            assert refused.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
-    tell(*[number for number, _ in attached])
-    await_end()
-
-
-def steal_session():
-    """Invites to a session of another process, by its number and by those around it."""
-    address, session_id = sys.stdin.readline().split()
-    for number in range(int(session_id) - 1, int(session_id) + 2):
-        try:
-            invite(address, number)
-            tell("invited")
-        except grpc.RpcError as error:
-            tell(error.code().name, error.details())
-    tell("end")
-
-
-def session_of_its_own():
-    """Opens a session that is not attached, and tells what InviteProducer says to that."""
-    address = sys.stdin.readline().strip()
-    offer = open_feed(address, request_for(produced_spec()))
-    try:
-        invite(address, offer.session_id)
-    except grpc.RpcError as error:
-        tell(error.code().name)
 
 
 if __name__ == "__main__":

@@ -328,14 +328,15 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
 /* ---- Producers: processes that fill the batches of a feed ---- */
 
-/* Invites one process to fill batches of a feed whose spec has `dataset.produced`. If that has `lanes` = n,
- * the process fills batches i with i mod n == lane; otherwise `lane` is 0. Pass the *size bytes at
- * *invitation (a pinfeed.v1.ProducerInvitation) to that process, and free them with pf_free.
+/* Invites processes to fill batches of a feed whose spec has `dataset.produced`. If that has `lanes` = n,
+ * they fill batches i with i mod n == lane; otherwise `lane` is 0. Pass the *size bytes at *invitation (a
+ * pinfeed.v1.ProducerInvitation) to them, and free them with pf_free.
  *
- * Keep the invitation secret: whichever process of the user has it can attach, once. It becomes invalid when
- * the feed closes, seeks or loses the daemon; producers then need new ones. May be called from any thread,
- * also during pf_next, but not during pf_close. Takes at most 10 s. PF_UNAVAILABLE while there is no daemon;
- * PF_FAILED_PRECONDITION if the feed is closed or its dataset is not produced. */
+ * Keep the invitation secret: whichever process of the user has it can attach. It becomes
+ * invalid when the feed closes, seeks or loses the daemon; producers then need new ones. May be called from
+ * any thread, also during pf_next, but not during pf_close. PF_UNAVAILABLE while there is no daemon;
+ * PF_INVALID_ARGUMENT for a lane that no batch has; PF_FAILED_PRECONDITION if the feed is closed or its
+ * dataset is not produced. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
 /* Asks the daemon at `address` for a place at a batcher: `request_json` is a pinfeed.v1.JoinBatcherRequest,
@@ -346,7 +347,8 @@ PF_API pf_result pf_join_batcher_json(const char* address, const char* request_j
 typedef struct pf_producer pf_producer;
 /* Attaches this process to the feed of an invitation and maps the feed's memory, which forked children do not
  * inherit. On success the caller owns *producer and must close it. PF_UNAVAILABLE: the feed or the daemon is
- * gone; PF_UNAUTHENTICATED: the invitation was used already, or is void. Takes at most 10 s. */
+ * gone; PF_UNAUTHENTICATED: the invitation is void; PF_RESOURCE_EXHAUSTED: the feed has 256 producers, or the
+ * daemon too few descriptors left. Takes at most 10 s. */
 PF_API pf_result pf_producer_attach(const void* invitation, size_t size, pf_producer** producer);
 /* Unmaps the memory. Tasks that are not done are given to other producers once this process has ended. NULL
  * is allowed. */

@@ -386,8 +386,7 @@ pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, si
     *invitation = nullptr;
     *size = 0;
     RETURN_IF_ERROR(CheckFeed(feed));
-    ASSIGN_OR_RETURN(const std::string bytes,
-                     feed->feed->InviteProducer(lane, std::chrono::steady_clock::now() + kCallTimeout));
+    ASSIGN_OR_RETURN(const std::string bytes, feed->feed->InviteProducer(lane));
     *invitation = static_cast<char*>(std::malloc(bytes.size() + 1));
     if (*invitation == nullptr) return ResourceExhausted("out of memory for an invitation");
     std::memcpy(*invitation, bytes.c_str(), bytes.size() + 1);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/src/base/client_log.h"
+#include "client/src/feed/producer.h"
 #include "common/spec/names.h"
 
 namespace pinfeed {
@@ -68,23 +69,12 @@ std::shared_ptr<Session> Feed::SetSession(std::shared_ptr<Session> session) {
   return std::exchange(session_, std::move(session));
 }
 
-// A daemon that took the place of the session's may use its id for another session.
-Result<uint64_t> Feed::LiveSessionId() const {
+Result<std::string> Feed::InviteProducer(uint32_t lane) const {
   const MutexLock lock(invite_mutex_);
   if (invite_session_ == nullptr || invite_session_->HungUp() ||
       invite_session_->pages().state() == FeedState::kDraining)
     return Unavailable("the feed has no daemon now; invite again once it has reconnected");
-  return invite_session_->offer().session_id;
-}
-
-Result<std::string> Feed::InviteProducer(uint32_t lane, SteadyTime deadline) const {
-  ASSIGN_OR_RETURN(const uint64_t session_id, LiveSessionId());
-  Result<std::string> invitation = pinfeed::InviteProducer(opener_.address(), session_id, lane, deadline);
-  // A session that was lost meanwhile explains a refusal, and makes an invitation void.
-  ASSIGN_OR_RETURN(const uint64_t id_after, LiveSessionId());
-  if (id_after != session_id)
-    return Unavailable("the feed got another session meanwhile, so the invitation is void; invite again");
-  return invitation;
+  return InvitationTo(invite_session_->offer(), lane);
 }
 
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {

@@ -66,9 +66,8 @@ class Feed {
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 
-  // Asks the daemon for an invitation of one producer (pinfeed.v1.ProducerInvitation, serialised).
-  // kUnavailable while there is no session.
-  Result<std::string> InviteProducer(uint32_t lane, SteadyTime deadline) const;
+  // InvitationTo of the current session. kUnavailable while there is none.
+  Result<std::string> InviteProducer(uint32_t lane) const;
 
   // The newest session's offer. What pf_feed_info documents as constant is the same in all sessions.
   const FeedOffer& offer() const { return offer_; }
@@ -87,8 +86,6 @@ class Feed {
   Status Reconnect(const Deadline& deadline);
   // Sets the current session, which may be null, and returns the one before. Must precede the end of that.
   std::shared_ptr<Session> SetSession(std::shared_ptr<Session> session);
-  // Returns the id of the current session if its daemon still serves it.
-  Result<uint64_t> LiveSessionId() const;
   // Whether the daemon may open a second session while this one is active.
   bool IsReplaceable() const;
   void LoseSession(const std::string& reason);

@@ -10,15 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "client/src/link/offer.h"
 #include "common/base/quote.h"
+#include "common/spec/feed_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
 #include "proto/convert.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr char kSampleIdName[] = "sample_id";
 // For a daemon that does not read its lifelines.
 constexpr std::chrono::seconds kDonePatience{10};
 
@@ -51,7 +50,7 @@ Status CheckArena(const Invitation& invitation) {
 Status TakeSampleIds(Invitation& invitation) {
   std::vector<TensorPlace>& tensors = invitation.layout.tensors;
   const auto found = std::ranges::find_if(
-      tensors, [](const TensorPlace& tensor) { return tensor.spec.name == kSampleIdName; });
+      tensors, [](const TensorPlace& tensor) { return tensor.spec.name == kSampleIdTensor; });
   if (found == tensors.end()) return Unusable("it has no tensor 'sample_id'");
   if (found->spec.dtype != DType::kInt64 || !found->spec.shape.empty())
     return Unusable("its tensor 'sample_id' is not one int64 per sample");
@@ -92,6 +91,34 @@ void CopyText(const std::string& text, char (&room)[kRoom]) {
 
 }  // namespace
 
+Result<std::string> InvitationTo(const FeedOffer& offer, uint32_t lane) {
+  if (!offer.produced) {
+    return FailedPrecondition(
+        "invite a producer: the daemon reads the dataset of this feed itself; only a feed with "
+        "dataset.produced has producers");
+  }
+  const OfferedProduction& produced = *offer.produced;
+  if (const uint32_t lanes = std::max(produced.lanes, 1U); lane >= lanes) {
+    return InvalidArgument("invite a producer: there is no lane " + std::to_string(lane) +
+                           ": dataset.produced.lanes allows those below " + std::to_string(lanes));
+  }
+  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(SteadyTime::max()));
+  v1::ProducerInvitation invitation;
+  invitation.set_lifeline_path(offer.lifeline_path);
+  invitation.set_token(offer.token.data(), offer.token.size());
+  invitation.set_lane(lane);
+  invitation.set_arena_bytes(offer.arena_bytes);
+  invitation.set_slot_count(offer.slot_count);
+  invitation.set_slot_stride(offer.layout.slot_stride);
+  invitation.set_batch_size(offer.layout.batch_size);
+  for (const TensorPlace& place : offer.layout.tensors) {
+    const std::string& name = place.spec.name;  // decoded images are the daemon's to fill
+    if (name == kSampleIdTensor || std::ranges::count(produced.fields, name) > 0)
+      *invitation.add_tensors() = ToProto(place);
+  }
+  return invitation.SerializeAsString();
+}
+
 Result<Invitation> ParseInvitation(const std::string& serialized, SteadyTime deadline) {
   ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
   v1::ProducerInvitation message;
@@ -105,6 +132,7 @@ Result<Invitation> ParseInvitation(const std::string& serialized, SteadyTime dea
                     std::to_string(invitation.token.size()));
   }
   std::copy(message.token().begin(), message.token().end(), invitation.token.begin());
+  invitation.lane = message.lane();
   invitation.arena_bytes = message.arena_bytes();
   invitation.slot_count = message.slot_count();
   invitation.layout.slot_stride = message.slot_stride();
@@ -124,10 +152,11 @@ Result<Invitation> ParseInvitation(const std::string& serialized, SteadyTime dea
 }
 
 Result<std::unique_ptr<Producer>> Producer::Attach(Invitation invitation, SteadyTime deadline) {
+  LifelineFrame first = FirstFrame(LifelineKind::kProduce, invitation.token);
+  first.code = invitation.lane;
   std::vector<UniqueFd> fds;
   ASSIGN_OR_RETURN(Lifeline lifeline,
-                   Lifeline::Attach(invitation.lifeline_path, LifelineKind::kProduce, invitation.token,
-                                    kLifelineFdsProducer, deadline, &fds));
+                   Lifeline::Attach(invitation.lifeline_path, first, kLifelineFdsProducer, deadline, &fds));
   ASSIGN_OR_RETURN(Mapping arena, MapArena(fds[0].get(), invitation.arena_bytes, deadline));
   return std::unique_ptr<Producer>(
       new Producer(std::move(invitation), std::move(lifeline), std::move(arena)));

@@ -14,6 +14,7 @@
 #include "client/src/base/deadline.h"
 #include "client/src/base/fork_guard.h"
 #include "client/src/link/lifeline.h"
+#include "client/src/link/offer.h"
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/base/unique_handle.h"
@@ -23,12 +24,18 @@
 
 namespace pinfeed {
 
+// Returns what a process needs to attach to the session and fill batches of a lane, a serialised
+// pinfeed.v1.ProducerInvitation. kFailedPrecondition if the daemon fills the batches; kInvalidArgument for a
+// lane that no batch has.
+Result<std::string> InvitationTo(const FeedOffer& offer, uint32_t lane);
+
 // A pinfeed.v1.ProducerInvitation without wire types. Invariants after ParseInvitation: 1. every sample of
 // every tensor lies inside its slot, and every slot inside the arena; 2. kMinSlots <= slot_count <=
 // kMaxSlots; 3. tensor names are distinct; none is packed or padded.
 struct Invitation {
   std::string lifeline_path;
   std::array<uint8_t, kTokenBytes> token{};
+  uint32_t lane = 0;
   uint64_t arena_bytes = 0;
   uint32_t slot_count = 0;
   BatchLayout layout;      // the tensors to fill

@@ -267,23 +267,14 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
   const v1::FeedSpec::Backend asked = message.spec().backend();
   offer.gathers_requests = message.spec().has_batcher();
+  if (message.spec().dataset().has_produced()) {
+    const v1::ProducedDataset& produced = message.spec().dataset().produced();
+    offer.produced.emplace().lanes = produced.lanes();
+    for (const v1::ProducedField& field : produced.fields()) offer.produced->fields.push_back(field.name());
+  }
   offer.resident_optional = resident_auto;
   offer.host_acceptable = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
   return offer;
-}
-
-Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
-                                   SteadyTime deadline) {
-  ASSIGN_OR_RETURN(const NoForkScope no_fork, NoForkScope::Enter(deadline));
-  v1::InviteProducerRequest request;
-  request.set_session_id(session_id);
-  request.set_lane(lane);
-  v1::ProducerInvitation invitation;
-  const Status called = Call(address, deadline, request, &invitation, &v1::Feeder::Stub::InviteProducer);
-  if (called.code() == Code::kUnimplemented)
-    return Status(called.code(), "the daemon at " + address + " is too old for producers");
-  RETURN_IF_ERROR(called);
-  return invitation.SerializeAsString();
 }
 
 Result<std::string> JoinBatcherJson(const std::string& address, const std::string& request_json,

@@ -45,11 +45,6 @@ Result<bool> AsksForGpuDecode(const std::string& spec_json);
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
                            bool* stopping);
 
-// Invites one process to fill batches of the feed of a session. Returns a pinfeed.v1.ProducerInvitation,
-// serialised, as the daemon sent it.
-Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
-                                   SteadyTime deadline);
-
 // Asks for a place at a batcher: a pinfeed.v1.JoinBatcherRequest and BatcherInvitation as JSON.
 Result<std::string> JoinBatcherJson(const std::string& address, const std::string& request_json,
                                     SteadyTime deadline);

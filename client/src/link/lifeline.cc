@@ -69,20 +69,23 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
 
 }  // namespace
 
-Result<Lifeline> Lifeline::Attach(const std::string& path, LifelineKind hello,
-                                  const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
+LifelineFrame FirstFrame(LifelineKind kind, const std::array<uint8_t, kTokenBytes>& token) {
+  LifelineFrame frame = MakeLifelineFrame(kind);
+  std::ranges::copy(token, frame.token);
+  return frame;
+}
+
+Result<Lifeline> Lifeline::Attach(const std::string& path, const LifelineFrame& first, size_t fd_count,
                                   SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
-  LifelineFrame frame = MakeLifelineFrame(hello);
-  std::copy(token.begin(), token.end(), frame.token);
   // The first frame always fits a new socket's buffer, so the non-blocking send needs no retry.
-  if (::send(socket.get(), &frame, sizeof(frame), MSG_NOSIGNAL) != sizeof(frame)) {
+  if (::send(socket.get(), &first, sizeof(first), MSG_NOSIGNAL) != sizeof(first)) {
     return ErrnoStatus("send the token on the lifeline " + path, errno);
   }
   Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline, and_link);
   Lifeline lifeline(std::move(socket));
   if (!welcome.ok()) {
-    if (hello != LifelineKind::kHello) return welcome.status();
+    if (first.kind != static_cast<uint32_t>(LifelineKind::kHello)) return welcome.status();
     // The daemon may consider this process attached. If it merely hung up, the daemon would not reclaim the
     // memory.
     lifeline.SayBye();

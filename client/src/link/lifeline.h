@@ -24,19 +24,20 @@ struct ReaderInvitation {
   uint64_t batch_index = 0;
 };
 
+// A frame with a token: the first one, of the kind kHello or kProduce.
+LifelineFrame FirstFrame(LifelineKind kind, const std::array<uint8_t, kTokenBytes>& token);
+
 // Purpose: keeps the session, or the producer, attached as long as it lives. Owns the socket. Threads:
 // any; Receive and ReceiveReader from one at a time. Only functions with a deadline block. A moved-from
 // lifeline is closed.
 class Lifeline {
  public:
   Lifeline() = default;
-  // Connects, sends the token in a frame of kind `hello` (kHello or kProduce) and receives `fd_count`
-  // descriptors (close-on-exec) into `fds`, or one more if `and_link`. Errors: the daemon's refusal;
-  // kUnavailable if it hung up; kDeadlineExceeded; kResourceExhausted at the limit of descriptors; kInternal
-  // if it breaks the protocol. Then no descriptor stays open, and a daemon that may have attached the session
-  // gets a bye.
-  static Result<Lifeline> Attach(const std::string& path, LifelineKind hello,
-                                 const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
+  // Connects, sends the first frame and receives `fd_count` descriptors (close-on-exec) into `fds`, or one
+  // more if `and_link`. Errors: the daemon's refusal; kUnavailable if it hung up; kDeadlineExceeded;
+  // kResourceExhausted at the limit of descriptors; kInternal if it breaks the protocol. Then no descriptor
+  // stays open, and a daemon that may have attached the session gets a bye.
+  static Result<Lifeline> Attach(const std::string& path, const LifelineFrame& first, size_t fd_count,
                                  SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link = false);
 
   // To be polled for the daemon's end of it (POLLRDHUP).

@@ -53,6 +53,12 @@ struct OfferedOutput {
   bool operator==(const OfferedOutput&) const = default;
 };
 
+// A feed whose batches processes of the user fill: what its spec says (dataset.produced).
+struct OfferedProduction {
+  uint32_t lanes = 0;
+  std::vector<std::string> fields;  // names of the tensors that they fill
+};
+
 // One session as offered by the daemon. Copyable. Invariants after CheckOffer: 1. every sample of every
 // tensor lies inside its slot; every slot, and the id after the last, inside the arena; 2. 1 <= slot_count <=
 // kMaxSlots; 3. names of tensors and of outputs are distinct and not empty; 4. each output fits its tensor;
@@ -92,6 +98,7 @@ struct FeedOffer {
   bool resident_optional = false;  // the spec's resident is AUTO
 
   bool gathers_requests = false;  // the batches are a batcher's, and come when requests do
+  std::optional<OfferedProduction> produced;
 
   std::string fingerprint;
   uint64_t dataset_samples = 0;

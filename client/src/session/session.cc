@@ -31,8 +31,9 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
                           : offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice
                                                                : kLifelineFdsHost;
   const bool decodes = offer.Decoded() != nullptr;
-  ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Attach(offer.lifeline_path, LifelineKind::kHello, offer.token,
-                                                       fd_count, deadline, &fds, /*and_link=*/decodes));
+  ASSIGN_OR_RETURN(Lifeline lifeline,
+                   Lifeline::Attach(offer.lifeline_path, FirstFrame(LifelineKind::kHello, offer.token),
+                                    fd_count, deadline, &fds, /*and_link=*/decodes));
   UniqueFd link;
   if (fds.size() > fd_count) link = std::move(fds.back());
   bool memory_unusable = false;

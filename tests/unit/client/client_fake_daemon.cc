@@ -174,28 +174,6 @@ grpc::Status FakeDaemon::GetStatus(grpc::ServerContext* /*context*/, const v1::G
   return grpc::Status::OK;
 }
 
-grpc::Status FakeDaemon::InviteProducer(grpc::ServerContext* /*context*/,
-                                        const v1::InviteProducerRequest* request,
-                                        v1::ProducerInvitation* response) {
-  std::function<void()> then;
-  {
-    const MutexLock lock(mutex_);
-    const uint64_t id = request->session_id();
-    if (id == 0 || id > entries_.size() || !entries_[id - 1]->lifeline)
-      return {grpc::NOT_FOUND, "no session " + std::to_string(id)};
-    response->set_token(std::to_string(id));
-    response->set_lifeline_path("lane " + std::to_string(request->lane()));
-    then = std::exchange(on_invite_, nullptr);
-  }
-  if (then) then();
-  return grpc::Status::OK;
-}
-
-void FakeDaemon::OnInvite(std::function<void()> then) {
-  const MutexLock lock(mutex_);
-  on_invite_ = std::move(then);
-}
-
 void FakeDaemon::Serve() {
   for (;;) {
     std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};

@@ -87,8 +87,6 @@ class FakeDaemon final : private v1::Feeder::Service {
   // Likewise that it takes nothing further, which was answered.
   void WaitForLeave(size_t n);
   void HangUp(size_t n);
-  // Sets what the next InviteProducer does before it answers.
-  void OnInvite(std::function<void()> then);
 
  private:
   struct Entry {
@@ -103,9 +101,6 @@ class FakeDaemon final : private v1::Feeder::Service {
                         v1::OpenFeedResponse* response) override;
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override;
-  // The answer's token is the id of the session, which must be attached.
-  grpc::Status InviteProducer(grpc::ServerContext*, const v1::InviteProducerRequest* request,
-                              v1::ProducerInvitation* response) override;
   void Serve();
   void Welcome(UniqueFd peer);
   void ReadLifelines();
@@ -118,7 +113,6 @@ class FakeDaemon final : private v1::Feeder::Service {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::unique_ptr<Entry>> entries_ PF_GUARDED_BY(mutex_);
-  std::function<void()> on_invite_ PF_GUARDED_BY(mutex_);
   bool stop_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

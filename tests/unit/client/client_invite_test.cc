@@ -16,17 +16,25 @@
 namespace pinfeed {
 namespace {
 
-// Invites through the feed. Returns the id of the session that the fake daemon was asked for.
-pf_result Invite(Feed& feed, std::string* session) {
+// Processes fill one of the two tensors that the fake daemon offers.
+constexpr char kProducedSpec[] =
+    R"({"dataset": {"produced": {"name": "x", "samples": 40, "lanes": 4, "fields": [{"name": "image"}]}}, "batch_size": 4})";
+
+// Invites through the feed. Returns the last character of the token, which is the session's number.
+pf_result Invite(Feed& feed, char* session) {
   char* bytes = nullptr;
   size_t size = 0;
   const pf_result result = pf_invite_producer(feed.get(), 3, &bytes, &size);
   EXPECT_EQ(bytes == nullptr, result != PF_OK);
   v1::ProducerInvitation invitation;
   EXPECT_TRUE(invitation.ParseFromArray(bytes, static_cast<int>(size)));
-  EXPECT_EQ(invitation.lifeline_path(), result == PF_OK ? "lane 3" : "");
-  *session = invitation.token();
   pf_free(bytes);
+  if (result != PF_OK) return result;
+  EXPECT_EQ(invitation.lane(), 3);
+  EXPECT_EQ(invitation.tensors_size(), 1);
+  EXPECT_EQ(invitation.tensors(0).name(), "image");
+  EXPECT_EQ(invitation.arena_bytes(), invitation.slot_count() * invitation.slot_stride());
+  *session = invitation.token().back();
   return result;
 }
 
@@ -34,16 +42,17 @@ class InviteProducerTest : public ::testing::Test {
  protected:
   TempDir dir_;
   FakeDaemon daemon_{dir_.path()};
-  Feed feed_{kSpec, {.address = daemon_.address(), .reconnect_timeout = std::chrono::milliseconds(0)}};
-  std::string session_;
+  Feed feed_{kProducedSpec,
+             {.address = daemon_.address(), .reconnect_timeout = std::chrono::milliseconds(0)}};
+  char session_ = ' ';
 };
 
 TEST_F(InviteProducerTest, IsForTheCurrentSession) {
   ASSERT_EQ(Invite(feed_, &session_), PF_OK) << pf_last_error();
-  EXPECT_EQ(session_, "1");
+  EXPECT_EQ(session_, '0');
   ASSERT_EQ(pf_seek_epoch(feed_.get(), 3), PF_OK) << pf_last_error();
   ASSERT_EQ(Invite(feed_, &session_), PF_OK) << pf_last_error();
-  EXPECT_EQ(session_, "2");
+  EXPECT_EQ(session_, '1');
 }
 
 TEST_F(InviteProducerTest, WorksWhileAnotherThreadWaitsForABatch) {
@@ -51,32 +60,19 @@ TEST_F(InviteProducerTest, WorksWhileAnotherThreadWaitsForABatch) {
   std::thread trainer([&] { EXPECT_TRUE(feed_.Next().has_value()); });
   while (session.release_page().waiting_since_ns.load() == 0) std::this_thread::yield();
   EXPECT_EQ(Invite(feed_, &session_), PF_OK) << pf_last_error();
-  EXPECT_EQ(session_, "1");
   session.Publish();
   trainer.join();
 }
 
-// Another daemon at the same address may use the number of the lost session for another one.
 TEST_F(InviteProducerTest, NeedsTheDaemonOfTheSession) {
   daemon_.HangUp(0);
-  pf_result result = PF_NOT_FOUND;
-  while (result == PF_NOT_FOUND) result = Invite(feed_, &session_);  // until the socket is closed
+  pf_result result = PF_OK;
+  while (result == PF_OK) result = Invite(feed_, &session_);  // until the socket is closed
   EXPECT_EQ(result, PF_UNAVAILABLE);
   EXPECT_THAT(pf_last_error(), HasSubstr("the feed has no daemon now"));
   pf_batch* batch = nullptr;
   EXPECT_EQ(pf_next(feed_.get(), 30'000, &batch), PF_UNAVAILABLE) << "it noticed";
   EXPECT_EQ(Invite(feed_, &session_), PF_UNAVAILABLE);
-}
-
-TEST_F(InviteProducerTest, InvitationOfASessionThatEndsMeanwhileIsVoid) {
-  daemon_.OnInvite([&] { daemon_.Session(0).SetState(FeedState::kDraining); });
-  EXPECT_EQ(Invite(feed_, &session_), PF_UNAVAILABLE);
-}
-
-TEST_F(InviteProducerTest, InvitationOfASessionThatIsReplacedMeanwhileIsVoid) {
-  daemon_.OnInvite([&] { EXPECT_EQ(pf_seek_epoch(feed_.get(), 3), PF_OK) << pf_last_error(); });
-  EXPECT_EQ(Invite(feed_, &session_), PF_UNAVAILABLE);
-  EXPECT_THAT(pf_last_error(), HasSubstr("got another session meanwhile"));
 }
 
 TEST_F(InviteProducerTest, DrainingDaemonInvitesNobody) {
@@ -87,6 +83,11 @@ TEST_F(InviteProducerTest, DrainingDaemonInvitesNobody) {
 TEST_F(InviteProducerTest, ArgumentsAreChecked) {
   char* bytes = nullptr;
   size_t size = 0;
+  EXPECT_EQ(pf_invite_producer(feed_.get(), 4, &bytes, &size), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("no lane 4: dataset.produced.lanes allows those below 4"));
+  Feed other(kSpec, {.address = daemon_.address()});
+  EXPECT_EQ(pf_invite_producer(other.get(), 0, &bytes, &size), PF_FAILED_PRECONDITION);
+  EXPECT_THAT(pf_last_error(), HasSubstr("reads the dataset of this feed itself"));
   EXPECT_EQ(pf_invite_producer(nullptr, 0, &bytes, &size), PF_INVALID_ARGUMENT);
   EXPECT_EQ(pf_invite_producer(feed_.get(), 0, nullptr, &size), PF_INVALID_ARGUMENT);
   EXPECT_EQ(pf_invite_producer(feed_.get(), 0, &bytes, nullptr), PF_INVALID_ARGUMENT);

@@ -89,9 +89,9 @@ class BatcherConnectionsTest : public OpenerTest {
     std::promise<Status> admitted;
     loop_->Post([&] {
       UniqueConnection fd(ends[1]);
-      uint8_t raw[kTokenBytes];
-      std::ranges::copy(token, raw);
-      admitted.set_value(connections_.Admit(peer_, raw, fd));
+      LifelineFrame frame = MakeLifelineFrame(LifelineKind::kJoin);
+      std::ranges::copy(token, frame.token);
+      admitted.set_value(connections_.Admit(peer_, frame, fd));
     });
     EXPECT_OK(admitted.get_future().get());
     Line line{UniqueFd(ends[0]), {}, memory->slot_stride(), memory->layout().tensors};

@@ -51,9 +51,9 @@ class ProducerConnectionsTest : public OpenerTest {
   Status Admit(const Token& token, int socket) {
     return OnLoop([&] {
       UniqueConnection fd(socket);
-      uint8_t raw[kTokenBytes];
-      std::ranges::copy(token, raw);
-      return connections_.Admit(peer_, raw, fd);
+      LifelineFrame frame = MakeLifelineFrame(LifelineKind::kProduce);
+      std::ranges::copy(token, frame.token);
+      return connections_.Admit(peer_, frame, fd);
     });
   }
   // Returns what became of it, and the process's end of the connection.
@@ -68,23 +68,21 @@ class ProducerConnectionsTest : public OpenerTest {
   Refusals refusals_;
   ConnectionRoom room_;
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create("sessions").value();
-  ProducerConnections connections_{*loop_, refusals_, room_};
+  ProducerConnections connections_{*loop_, sessions_, refusals_, room_};
 };
 
-TEST_F(ProducerConnectionsTest, AnInvitationEndsWithItsSession) {
+TEST_F(ProducerConnectionsTest, ATokenAdmitsNobodyBehindTheEndOfItsSession) {
   const std::shared_ptr<Session> stays = Open(), ends = Open();
-  const Token good = connections_.Invite(stays, 0).value();
-  const Token old = connections_.Invite(ends, 0).value();
   // A status call may hold a session for longer than the table does.
   const std::vector<std::shared_ptr<Session>> held = sessions_.All();
   OnLoop([&] {
     connections_.Dismiss(*ends);
     return sessions_.Depart(ends, {DepartureReason::kBye}).ended;
   });
-  const auto [refused, one] = Connect(old);
+  const auto [refused, one] = Connect(ends->token);
   EXPECT_EQ(refused.code(), Code::kUnavailable);
   EXPECT_THAT(refused.message(), HasSubstr("its session has ended"));
-  EXPECT_OK(Connect(good).first);
+  EXPECT_OK(Connect(stays->token).first);
 }
 
 }  // namespace

@@ -304,9 +304,8 @@ class Connection:
     # ---- Producers ----
 
     def invite_producer(self, lane: int = 0) -> bytes:
-        """Invites one process to fill batches of this feed: pass the result, a secret that works once, to its
-        `Producer`. It is void when the feed closes, seeks or loses the daemon. May be called while another thread
-        waits for a batch. Takes at most 10 s, for which `close` then waits.
+        """Invites processes to fill batches of this feed: pass the result, a secret, to the `Producer` of each. It is
+        void when the feed closes, seeks or loses the daemon. May be called while another thread waits for a batch.
         """
         invitation, size = ctypes.c_void_p(), ctypes.c_size_t()
         with self._invite_lock:

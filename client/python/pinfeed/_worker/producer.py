@@ -37,7 +37,7 @@ class Task:
 class Producer:
     """One process's attachment to a feed whose batches it helps to fill. Owns the library's handle and, by that, the
     mapping of the feed's memory. Threads: one at a time. A forked child cannot use it. Errors: `pinfeed.Error`;
-    UNAVAILABLE if the feed or the daemon is gone, UNAUTHENTICATED if the invitation was used already or is void.
+    UNAVAILABLE if the feed or the daemon is gone, UNAUTHENTICATED if the invitation is void.
     Invariant: an exception, even Ctrl-C in `next`, loses no task.
     """
 
