@@ -83,6 +83,10 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
   const grpc::CallbackServerContext& context() const { return context_; }
   const std::string& what() const { return what_; }
   bool cancelled() const { return *cancelled_; }
+  // kCancelled once the call is cancelled.
+  Status CheckWanted() const {
+    return cancelled() ? Status(Code::kCancelled, what_ + ": the client cancelled the call") : OkStatus();
+  }
   CallLimits limits() const { return {deadline_, cancelled_}; }
 
  private:
@@ -213,33 +217,34 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
                          const std::shared_ptr<const Dataset>& dataset) {
   const LogScope scope({.trace_id = opening->trace_id});
   const auto refuse = [&](const Status& error) { Refuse(opening->call, error); };
-  const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
-  if (opening->call.cancelled()) return refuse(cancelled);
+  if (const Status wanted = opening->call.CheckWanted(); !wanted.ok()) return refuse(wanted);
   Result<OpenFeedOutcome> outcome =
       parts_.opener.Open(opening->call.caller().peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
   if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
-    if (opening->call.cancelled()) {
-      parts_.lifelines.Abandon(std::exchange(*opened, nullptr));
-      return refuse(cancelled);
-    }
-    const std::shared_ptr<Session> session = std::move(*opened);
-    const uint64_t bytes = BytesOfNames(*session->feed);
-    const auto deadline =
-        std::min(opening->call.limits().deadline, std::chrono::steady_clock::now() + kLongestWait);
-    const Status counted = CountUnread(opening->call, bytes, deadline);
-    if (!counted.ok() || opening->call.cancelled()) {
-      parts_.lifelines.Abandon(session);
-      return refuse(counted.ok() ? cancelled : counted);
-    }
-    parts_.lifelines.Expect(session);
-    DescribeOffer(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
+    // The daemon may exit after any answer, so nothing here holds the session when the call is finished.
+    if (const Status offered = Offer(*opening, std::exchange(*opened, nullptr)); !offered.ok())
+      return refuse(offered);
   } else {
     opening->response.set_end_first(true);
   }
-  // The daemon may exit after an answer, so nothing here holds the session any more.
   opening->call.Finish(grpc::Status::OK);
+}
+
+Status FeederService::Offer(Opening& opening, const std::shared_ptr<Session>& session) {
+  const auto deadline =
+      std::min(opening.call.limits().deadline, std::chrono::steady_clock::now() + kLongestWait);
+  Status wanted = opening.call.CheckWanted();
+  if (wanted.ok()) wanted = CountUnread(opening.call, BytesOfNames(*session->feed), deadline);
+  if (wanted.ok()) wanted = opening.call.CheckWanted();
+  if (!wanted.ok()) {
+    parts_.lifelines.Abandon(session);
+    return wanted;
+  }
+  parts_.lifelines.Expect(session);
+  DescribeOffer(*session, parts_.lifelines.path(), parts_.server_epoch, &opening.response);
+  return OkStatus();
 }
 
 grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext* context,
@@ -249,9 +254,8 @@ grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext
   if (!Admit(*call, *request)) return call;
   // It allocates memory.
   Queue(*call, [this, call, request, response] {
-    const Status joined = call->cancelled()
-                              ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
-                              : Join(call->caller(), *request, *response);
+    Status joined = call->CheckWanted();
+    if (joined.ok()) joined = Join(call->caller(), *request, *response);
     if (!joined.ok()) return Refuse(*call, joined);
     Answer(*call, *response);
   });

@@ -78,6 +78,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   void OpenDataset(const std::shared_ptr<Opening>& opening);
   // `dataset` is null if it is not open yet.
   void Open(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
+  // Describes the new session in the answer. After an error its client does not get it.
+  Status Offer(Opening& opening, const std::shared_ptr<Session>& session);
 
   const Parts parts_;
   UserCounts requests_;  // bytes that the requests of unfinished calls take
