@@ -40,7 +40,7 @@ HostMemoryQuarantine::~HostMemoryQuarantine() {
 
 void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free) {
   const MutexLock lock(mutex_);
-  entries_.push_back({std::move(fd), std::move(until_free), std::move(lease)});
+  entries_.push_back({std::move(until_free), std::move(lease), std::move(fd)});
   changed_.NotifyAll();
 }
 

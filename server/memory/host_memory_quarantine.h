@@ -40,10 +40,11 @@ class HostMemoryQuarantine {
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
  private:
+  // Destroyed in reverse: the memory is freed, then no longer charged.
   struct Entry {
-    UniqueFd fd;
-    std::shared_ptr<void> until_free;  // released after the charge
+    std::shared_ptr<void> until_free;
     BudgetLease lease;
+    UniqueFd fd;
   };
   void Run() PF_EXCLUDES(mutex_);
 
