@@ -54,31 +54,19 @@ Result<std::shared_ptr<ResidentData>> ResidentTable::Acquire(const Key& key, con
     }
     entries_.push_back({key, nullptr});
   }
-  const auto forget = [&] {
-    const MutexLock lock(mutex_);
-    entries_.erase(Find(key));
-    changed_.NotifyAll();
-  };
-  Result<std::shared_ptr<ResidentData>> made = [&] {
-    try {
-      return make();
-    } catch (...) {
-      forget();
-      throw;
-    }
-  }();
-  if (!made.ok()) {
-    forget();
-    return made;
-  }
+  Result<std::shared_ptr<ResidentData>> made = make();
   {
     const MutexLock lock(mutex_);
     const auto own = Find(key);
-    own->data = *std::move(made);
-    made = own->Use();
+    if (made.ok()) {
+      own->data = *std::move(made);
+      made = own->Use();
+    } else {
+      entries_.erase(own);
+    }
   }
   changed_.NotifyAll();
-  (*made)->Begin();
+  if (made.ok()) (*made)->Begin();
   return made;
 }
 
