@@ -51,7 +51,7 @@ inline constexpr size_t kMaxBadNotes = 1000;
 // failed, skipped or zeroed as the spec says; a failed batch names its first bad sample, whatever the order
 // of loading. Invariants: 1. OnFilled is called once, before the last piece is delivered; 2. OnDelivered is
 // called once, after the last delivery has ended; 3. pieces are delivered in order, without gaps.
-class BatchFill final : public PieceRequest::Batch, public std::enable_shared_from_this<BatchFill> {
+class BatchFill final : public std::enable_shared_from_this<BatchFill> {
  public:
   // The feed. Its methods are called without a lock, on any thread.
   class Owner : public std::enable_shared_from_this<Owner> {
@@ -85,6 +85,12 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
   std::shared_ptr<PieceRequest> NextRequest();
   bool all_requested() const { return next_ == pieces_.size(); }
 
+  // What becomes of the pieces. Called by their requests, without a lock; OnComplete once for each piece.
+  void OnBad(uint32_t index, Status why) PF_EXCLUDES(mutex_);
+  void OnLeftOut(uint32_t index) PF_EXCLUDES(mutex_);
+  void OnComplete(size_t piece, Status status) PF_EXCLUDES(mutex_);
+  bool OnReplace() { return owner_.OnReplace(slot_); }
+
  private:
   struct PieceState {
     Piece piece;
@@ -92,10 +98,6 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
   };
 
   static std::vector<PieceState> PiecesOf(const Arena& arena, uint32_t slot, uint32_t samples);
-  void OnBad(uint32_t index, Status why) override PF_EXCLUDES(mutex_);
-  void OnLeftOut(uint32_t index) override PF_EXCLUDES(mutex_);
-  void OnComplete(size_t piece, Status status) override PF_EXCLUDES(mutex_);
-  bool OnReplace() override { return owner_.OnReplace(slot_); }
   // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
   // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);

@@ -22,6 +22,7 @@
 
 namespace pinfeed {
 
+class BatchFill;
 class BatcherQueue;
 class ProducerGroup;
 class ResidentData;
@@ -34,19 +35,9 @@ struct ResidentPlan;
 // to Bad and Complete. Invariant: only the first Complete has an effect.
 class PieceRequest {
  public:
-  // What becomes of the pieces of one batch. Called without a lock, on any thread.
-  class Batch {
-   public:
-    virtual ~Batch() = default;
-    virtual void OnBad(uint32_t index, Status why) = 0;
-    virtual void OnLeftOut(uint32_t index) = 0;
-    // Called once for each piece that was requested.
-    virtual void OnComplete(size_t piece, Status status) = 0;
-    virtual bool OnReplace() = 0;
-  };
   struct Parts {
     std::shared_ptr<const void> feed;  // keeps alive what the following refer to
-    std::shared_ptr<Batch> batch;
+    std::shared_ptr<BatchFill> batch;
     size_t index;  // of the piece in the batch
     BatchPlan plan;
     Piece piece;
@@ -89,7 +80,7 @@ class PieceRequest {
   // The request may stay incomplete for long: the batch is requested anew, in another slot. The first of its
   // requests that is filled gives the batch. Each keeps its memory until its own Complete. Returns false,
   // without effect, if there is no other slot now, or the batch has been moved too often.
-  bool Replace() const { return parts_.batch->OnReplace(); }
+  bool Replace() const;
   // Whether the batch is in another slot now: nobody needs to begin with this request, and an error of it has
   // no effect.
   bool Replaced() const { return parts_.replaced.load(std::memory_order_relaxed); }

@@ -2,6 +2,7 @@
 #include <span>
 #include <utility>
 
+#include "server/loading/batch_fill.h"
 #include "server/loading/batch_producer.h"
 #include "server/memory/host_memory_ledger.h"
 
@@ -38,6 +39,10 @@ void PieceRequest::LeaveOut(uint32_t index) const {
   PF_CHECK(parts_.piece.begin <= index && index < parts_.piece.end,
            "a sample left out is one of the piece's");
   if (!completed_.load(std::memory_order_relaxed)) parts_.batch->OnLeftOut(index);
+}
+
+bool PieceRequest::Replace() const {
+  return parts_.batch->OnReplace();
 }
 
 void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
