@@ -7,11 +7,17 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
 
 namespace pinfeed {
+
+// A duration as histograms and counters have it; 0 for a negative one.
+inline uint64_t Nanoseconds(std::chrono::nanoseconds duration) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
+}
 
 // Purpose: a histogram as a plain value. Bucket i counts durations above BoundNs(i - 1), up to and including
 // BoundNs(i), which is 1024 ns * 2^i. The last bucket has no bound and counts all longer ones (above 68.7 s).

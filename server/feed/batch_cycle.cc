@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/histogram.h"
 #include "common/base/quote.h"
 
 namespace pinfeed {

@@ -5,6 +5,8 @@
 #include <deque>
 #include <utility>
 
+#include "common/base/histogram.h"
+
 namespace pinfeed {
 namespace {
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -22,10 +21,6 @@ enum class StallCause : uint8_t {
 inline constexpr size_t kStallCauses = 6;
 inline constexpr std::array<std::string_view, kStallCauses> kStallCauseNames = {"read", "decode",   "workers",
                                                                                 "copy", "consumer", "group"};
-// Returns 0 for negative durations.
-inline uint64_t Nanoseconds(std::chrono::nanoseconds duration) {
-  return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
-}
 using StallTimes = std::array<uint64_t, kStallCauses>;  // ns
 
 // Purpose: sums waiting by cause. While samples are being loaded, the cause is not known yet, so that waiting

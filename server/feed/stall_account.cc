@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/histogram.h"
+
 namespace pinfeed {
 namespace {
 

@@ -3,7 +3,6 @@
 // slot, answers. Out: requests to load, in the order of arrival, and one answer for each.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -186,9 +185,6 @@ class BatcherQueue {
     std::vector<std::shared_ptr<Client>> hang_ups;
   };
 
-  static uint64_t Nanoseconds(std::chrono::nanoseconds time) {
-    return static_cast<uint64_t>(std::max<int64_t>(0, time.count()));
-  }
   static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
   // Requests in no closed batch.

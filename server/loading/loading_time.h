@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "common/base/histogram.h"
 #include "common/base/sync.h"
 
 namespace pinfeed {
@@ -26,7 +27,7 @@ class LoadingTime {
   uint64_t Ns() const PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const Clock::duration now = under_way_ == 0 ? Clock::duration::zero() : Clock::now() - since_;
-    return static_cast<uint64_t>(std::chrono::nanoseconds(past_ + now).count());
+    return Nanoseconds(past_ + now);
   }
 
  private:

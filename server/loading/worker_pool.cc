@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/histogram.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -267,8 +268,7 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     scratch.SetShare(chunk.share.get());
     task.Run(chunk.begin, chunk.end, scratch);
     worked_until = Clock::now();
-    const auto spent = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(worked_until - start).count());
+    const uint64_t spent = Nanoseconds(worked_until - start);
     in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
     in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
     const uint32_t samples = chunk.end - chunk.begin;

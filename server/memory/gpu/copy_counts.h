@@ -24,12 +24,12 @@ class CopyCounts {
     DurationCounts durations;  // of jobs, from submission to the driver to detected completion
   };
 
-  void AddQueued(std::chrono::nanoseconds waited) { Add(queue_ns_, Count(waited)); }
+  void AddQueued(std::chrono::nanoseconds waited) { Add(queue_ns_, Nanoseconds(waited)); }
   void AddCopied(const CopyStream::Copied& copied) {
     Add(copies_, 1);
     Add(bytes_, copied.job.bytes());
-    Add(copy_ns_, Count(copied.end - copied.begin));
-    durations_.Record(Count(copied.end - copied.enqueued));
+    Add(copy_ns_, Nanoseconds(copied.end - copied.begin));
+    durations_.Record(Nanoseconds(copied.end - copied.enqueued));
   }
   void AddError() { Add(errors_, 1); }
   Values Read() const {
@@ -39,7 +39,6 @@ class CopyCounts {
   }
 
  private:
-  static uint64_t Count(std::chrono::nanoseconds time) { return static_cast<uint64_t>(time.count()); }
   static void Add(std::atomic<uint64_t>& sum, uint64_t more) {
     sum.fetch_add(more, std::memory_order_relaxed);
   }

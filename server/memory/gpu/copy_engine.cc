@@ -24,10 +24,6 @@ constexpr nanoseconds kLongPause{1'000'000};
 // The kernel's default slack of 50 us would dominate a short pause.
 constexpr unsigned long kTimerSlackNs = 1000;
 
-uint64_t Nanoseconds(std::chrono::steady_clock::time_point time) {
-  return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const CudaDevice> device,
@@ -99,7 +95,8 @@ bool CopyEngine::Finish() {
     if (!*taken) return any;
     const CopyStream::Copied copied = std::move(**taken);
     counts_.AddCopied(copied);
-    copied.job.done(OkStatus(), {Nanoseconds(copied.begin), Nanoseconds(copied.end)});
+    copied.job.done(OkStatus(), {Nanoseconds(copied.begin.time_since_epoch()),
+                                 Nanoseconds(copied.end.time_since_epoch())});
     last_progress_.store(stream_->empty() ? 0 : copied.end.time_since_epoch().count(),
                          std::memory_order_relaxed);
     any = true;
