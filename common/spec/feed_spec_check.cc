@@ -236,7 +236,7 @@ bool Holds(const std::vector<std::string>& names, size_t count, const std::strin
   return std::find(names.begin(), end, name) != end;
 }
 
-// Whether the dataset has them is for who knows its fields.
+// Whether the dataset has these fields is checked once it is open.
 void CheckFieldNames(const std::string& list, const std::vector<std::string>& names, Faults& faults) {
   if (names.size() > kMaxNamedFields) {
     return faults.Add(list, "has " + std::to_string(names.size()) + " names, at most " +

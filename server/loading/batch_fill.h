@@ -32,7 +32,7 @@ struct BadSampleNote {
 
 // What became of a batch's samples.
 struct FillResult {
-  Status status;                   // not OK: the batch cannot be had
+  Status status;                   // not OK: the batch cannot be filled
   uint32_t samples = 0;            // in the slot
   uint32_t skipped = 0;            // left out as bad
   uint32_t zeroed = 0;             // bad, and zeros

@@ -86,7 +86,7 @@ class PieceRequest {
   bool Replaced() const { return parts_.replaced.load(std::memory_order_relaxed); }
   // While the feed is traced: measures the load of `samples` samples until `spans` is destroyed.
   void Trace(uint32_t samples, std::optional<WorkSpans>& spans) const;
-  // The samples are filled or reported as bad, or an error says why the batch cannot be had. From now on
+  // The samples are filled or reported as bad, or an error says why the batch cannot be filled. From now on
   // nothing writes to the places. Returns false, without effect, when the request was completed before.
   bool Complete(Status status);
 

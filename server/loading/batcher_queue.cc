@@ -139,7 +139,8 @@ void BatcherQueue::ClosePiece(Batch& batch, const std::shared_ptr<GatheringPiece
     left_out.push_back(i);
   }
   if (gap) {
-    // Whoever completes the piece closes its gaps by copying. That takes too long for this thread.
+    // The thread that completes the piece closes its gaps by copying, which takes too long here. A load of
+    // nothing leaves that to a worker.
     piece->BeginLoad();
     after.loads.push_back({piece, *gap, {nullptr}});
   }

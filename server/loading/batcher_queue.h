@@ -49,8 +49,8 @@ class BatcherQueue {
   static constexpr size_t kMaxBatches = 1024;
   // A request that is dealt again so often fails when another consumer ends with it: it may be the cause.
   static constexpr uint32_t kMaxDealtAgain = 2;
-  // How soon a consumer takes a batch that it waited for. One that is stopped or hangs does not. A request is
-  // taken back from so many: on a host that is too busy, more would only add to its work.
+  // A consumer takes a batch that it waited for within this time, unless it is stopped or hangs. A request is
+  // taken back kMaxTakenBack times at most: on a host that is too busy, more would only add to its work.
   static constexpr std::chrono::milliseconds kTakeWithin{100};
   static constexpr uint32_t kMaxTakenBack = 2;
 

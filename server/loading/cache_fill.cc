@@ -13,7 +13,7 @@
 namespace pinfeed {
 namespace {
 
-// After a rest it ends again if the cache has all of so many.
+// After a rest, the filling ends again if the cache has this many images in a row.
 constexpr uint64_t kLooks = 32;
 
 }  // namespace

@@ -31,8 +31,8 @@ class CacheFill final : public std::enable_shared_from_this<CacheFill> {
   static constexpr uint32_t kMaxFiles = 32;
   static constexpr uint64_t kMaxBytes = uint64_t{4} << 20;
   static constexpr uint64_t kMaxFileBytes = uint64_t{16} << 20;  // larger ones are left to the feed
-  // So many images of one task that the cache refuses, or in a row that it has already, end the filling for a
-  // while, which is counted in samples that the feed loads meanwhile.
+  // The filling rests after kRefusals images of one task that the cache refused, or kCachedRun in a row that
+  // it had already. kMinRest and kMaxRest count samples that the feed loads meanwhile.
   static constexpr uint32_t kRefusals = 4;
   static constexpr uint64_t kCachedRun = 256;
   static constexpr uint64_t kMinRest = 64;

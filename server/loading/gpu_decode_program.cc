@@ -15,7 +15,7 @@ namespace pinfeed {
 namespace {
 
 constexpr char kPlanSuffix[] = ".plan";  // behind the image's name
-// The number of the draw that decides who decodes; no transform has it.
+// The number of the draw that decides which side decodes; no transform has it.
 constexpr uint32_t kDecodeDraw = UINT32_MAX;
 
 void Write(const ImagePlan& plan, std::span<std::byte> place) {

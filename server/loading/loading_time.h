@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a producer whose samples come by and by has had something to load. In: loads that begin and end.
+// How long a producer whose samples arrive over time has had something to load. In: loads that begin and end.
 // Out: the time in which there was one.
 #pragma once
 

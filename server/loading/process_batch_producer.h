@@ -31,7 +31,7 @@ std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset, const EncodedI
 // with a place for each slot. Borrows: the workers, which outlive it: they also allocate memory on
 // each slot's first use. Precondition: the spec has a produced dataset; the arena is on the host. Threads:
 // any. Errors: memory that the host lacks completes the request with an error; an image that cannot be used
-// is told in the batch (kImageErrorTensor), which is published all the same; else those of the group.
+// is reported in the batch (kImageErrorTensor), which is published nevertheless; else those of the group.
 class ProcessBatchProducer final : public BatchProducer {
  public:
   // `staging`: of the arena's layout and slots; null: processes fill the arena itself. `one_off`: for batches

@@ -125,7 +125,7 @@ class ProducerGroup {
     std::string data_end = {};  // the first batch that does not exist, as far as producers said
   };
   State state() const PF_EXCLUDES(mutex_);
-  // What each process is at.
+  // The current task of each process that has one.
   std::vector<OngoingOperation> Operations() const PF_EXCLUDES(mutex_);
 
  private:

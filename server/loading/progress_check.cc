@@ -90,7 +90,7 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
   if (std::exchange(state_, state) == state) return;
   switch (state) {
     case State::kHealthy:
-      spdlog::info("what hung moves again");
+      spdlog::info("nothing hangs any more");
       return;
     case State::kPartlyHung:
       spdlog::error("{}; the others work, so the daemon continues", hung);

@@ -107,7 +107,7 @@ class RequestBatchProducer::Task final : public PieceTask {
     return producer_.LoadSamples(load_, begin, end, scratch);
   }
   void End(Status status) override {
-    producer_.loading_.End();  // before the batch is complete, and who waited for it is asked
+    producer_.loading_.End();  // first: the feed reads this time when the batch is complete
     load_.piece->EndLoad(std::move(status));
   }
 

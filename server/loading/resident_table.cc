@@ -11,9 +11,9 @@
 namespace pinfeed {
 namespace {
 
-// Users leave without a word, and so does what is loaded: the thread looks.
+// Nothing reports that a user has left or that a loading has ended, so the thread polls.
 constexpr std::chrono::milliseconds kLook(500);
-constexpr std::chrono::milliseconds kLookSoon(2);  // while somebody waits for memory
+constexpr std::chrono::milliseconds kLookSoon(2);  // while a call waits for memory, or at the end
 
 }  // namespace
 
@@ -114,7 +114,7 @@ std::shared_ptr<ResidentData> ResidentTable::TakeUnused() {
     if (!stopping_ && !IsDemanded(*entry) && now - *entry->idle_since < keep_) continue;
     entry->stopped = true;
     entry->data->Stop();
-    // Who loads them, or has just done so, is an owner, too.
+    // A thread that loads them, or has just done so, is an owner, too.
     if (!entry->data->AtRest() || entry->data.use_count() > 1) continue;
     std::shared_ptr<ResidentData> data = std::move(entry->data);
     entries_.erase(entry);

@@ -86,7 +86,7 @@ class ResidentTable {
   std::shared_ptr<ResidentData> TakeUnused() PF_REQUIRES(mutex_);
   bool HasIdle(const Demand& demand) const PF_REQUIRES(mutex_);
   bool IsDemanded(const Entry& entry) const PF_REQUIRES(mutex_);
-  // When the thread has to look again, as nobody tells it.
+  // How long the thread sleeps before it looks again.
   std::chrono::nanoseconds Pause() const PF_REQUIRES(mutex_);
   static void Free(std::shared_ptr<ResidentData> data);
 

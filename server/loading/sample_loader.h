@@ -77,10 +77,10 @@ class SampleScratch {
   // Gives the memory of the buffers back.
   void Trim();
   SampleDurations& durations() { return durations_; }
-  // The sample that is being loaded, or was last: for who asks what a thread hangs at.
+  // The sample that is being loaded, or was loaded last. Reports of a thread that hangs name it.
   void Begin(uint64_t sample) { sample_.store(sample, std::memory_order_relaxed); }
   uint64_t sample() const { return sample_.load(std::memory_order_relaxed); }
-  // Whom the thread works for; null: nobody. The caller keeps it meanwhile.
+  // The feed that the thread loads for; null: none. The caller keeps it alive meanwhile.
   void SetShare(FeedShare* share) { share_ = share; }
   FeedShare* share() const { return share_; }
 
@@ -91,8 +91,9 @@ class SampleScratch {
   FeedShare* share_ = nullptr;
 };
 
-// Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In
-// the second case the slot gets uint8 pixels, and where needed a byte a sample that says what else to do.
+// Where the pointwise transforms, mirroring and layout of images are done: by the workers, or on the
+// trainer's GPU. In the second case the slot gets uint8 pixels, and where needed a byte a sample that says
+// what else to do.
 enum class PixelOpsAt { kWorker, kClient };
 
 // Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.

@@ -86,7 +86,7 @@ class HostArena final : public Arena {
   // may reach into neighbouring slots. Without the wait, small pages would be allocated, and copied into the
   // huge one that another thread makes.
   void PrepareHugePages(const std::byte* begin, uint64_t bytes, const std::byte* end_of_piece);
-  // Allocates a huge page, once. False: another thread is at it.
+  // Allocates a huge page, once. False: another thread is doing that.
   bool MakeHugePage(uint64_t page);
   // Records that the first `samples` of the slot are allocated.
   void SetAllocated(uint32_t slot, uint32_t samples);

@@ -30,7 +30,7 @@ class HostMemoryLedger {
   static constexpr uint64_t kKeptBufferBytes = uint64_t{64} << 20;
   // No memory is asked for smaller ones.
   static constexpr uint64_t kSmallSampleBytes = uint64_t{16} << 20;
-  struct Need;  // who needs memory, and what to do without it
+  struct Need;  // what needs memory, and what to do without it
   // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
   explicit HostMemoryLedger(Read read) : read_(std::move(read)) {}

@@ -76,7 +76,7 @@ class AdminService final : public v1::Admin::CallbackService {
                                       v1::DropCacheResponse* response) override;
 
  private:
-  // Whose feeds the caller may see. Nothing: everyone's.
+  // The user whose feeds the caller may see; nothing: those of all users.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
   // Counts and logs an error as a refusal of the caller.
   void CountRefusal(const grpc::CallbackServerContext& context, const Status& error) const;

@@ -58,8 +58,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   class Call;      // answered later
   struct Opening;  // an OpenFeed call until it is answered
 
-  // Finds who makes the call, and counts its request until it is finished. False: it is refused, and
-  // finished.
+  // Identifies the caller, and counts the request until the call is finished. Returns false if the call was
+  // refused, which finishes it.
   bool Admit(Call& call, const google::protobuf::Message& request);
   // Counts the call's answer until it was read. kResourceExhausted if the caller's user has too many that
   // were not, until the deadline.

@@ -231,7 +231,7 @@ void FeedTable::Do(Job job) {
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();
-  Begin("waiting for who still looks at " + name);
+  Begin("waiting for the last users of " + name);
   std::unique_ptr<Feed> own = TakeLast(feed);
   Begin("freeing " + memory);
   own.reset();

@@ -31,7 +31,7 @@ struct DatasetNeeded {};
 // The session to be replaced is the only one of its feed, and a feed cannot change its position. The client
 // ends that session and opens the feed again. Nothing has changed.
 struct ReplacedEndsFirst {};
-// Who wants to join which batcher.
+// The request of a process to join a batcher.
 struct JoinBatcherArguments {
   std::string name;
   bool consumer = false;

@@ -183,7 +183,7 @@ def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
         line = rf"worker0 hangs: at sample \d+ of feed \d+ \({rows}\[\d+\]\) for [\d.]+ s; does its storage answer\?"
         assert re.fullmatch(line, printed_status(service).splitlines()[1])
         assert http(service, "/readyz") == (200, "ok\n")
-    await_log(service, "what hung moves again")
+    await_log(service, "nothing hangs any more")
     assert not pinfeed.status(service.address)["hung"]
     trainer.kill()
     assert service.silent_for("WATCHDOG", 0.1)

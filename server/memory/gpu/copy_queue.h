@@ -88,7 +88,7 @@ class CopyQueue {
   std::optional<std::vector<CopyJob>> Fail(const Status& error) PF_EXCLUDES(mutex_);
   // Wakes the copy thread for its end. Precondition: there are no lanes.
   void Close() PF_EXCLUDES(mutex_);
-  // Since when the job that waits longest does; nothing if none waits.
+  // Since when the oldest job has waited; nothing if none waits.
   std::optional<Clock::time_point> WaitingSince() const PF_EXCLUDES(mutex_);
 
  private:

@@ -132,7 +132,7 @@ TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
   EXPECT_EQ(stopping.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   EXPECT_NE(pool_.used_bytes(), 0U);
   std::optional<OngoingOperation> at;
-  while (!at || at->what != "waiting for who still looks at feed 1") at = table_.CurrentOperation();
+  while (!at || at->what != "waiting for the last users of feed 1") at = table_.CurrentOperation();
   held.reset();
   stopping.get();
   EXPECT_FALSE(table_.CurrentOperation());
