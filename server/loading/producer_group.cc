@@ -223,12 +223,14 @@ bool ProducerGroup::OnHungUp(ProducerId id) {
 void ProducerGroup::OnEnded(ProducerId id) {
   std::vector<Task> replaced;
   std::shared_ptr<PieceRequest> given_up;
-  std::string why;
+  std::string batch;  // that the process was filling
+  pid_t pid = 0;
   {
     const MutexLock lock(mutex_);
     const auto found = producers_.find(id);
     Producer producer = std::move(found->second);
     producers_.erase(found);
+    pid = producer.pid;
     std::deque<Task> tasks;
     for (Task& task : producer.tasks) {
       if (task.request->Replaced())
@@ -238,32 +240,33 @@ void ProducerGroup::OnEnded(ProducerId id) {
     }
     if (replaced.empty() && !tasks.empty()) {
       Task& first = tasks.front();  // the others were not begun
-      const std::string batch = Describe(first.request->plan());
+      batch = Describe(first.request->plan());
       if (id >= first.blamed_from) {
         ++first.deaths;
         first.blamed_from = next_producer_;
       }
       if (first.deaths == kMaxDeaths) {
         given_up = std::move(first.request);
-        why =
-            std::to_string(kMaxDeaths) + " processes ended while they filled " + batch +
-            ", the last one was " + std::to_string(producer.pid) +
-            "; look for what kills them (the kernel's log, for lack of memory) in the samples of that batch";
         tasks.pop_front();
-      } else {
-        static LogPace pace(kProducerLinesASecond);
-        if (const auto more = pace.Admit()) {
-          const LogScope scope({.feed = feed_});
-          spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again{}", feed_,
-                       producer.pid, batch, *more);
-        }
       }
     }
     counts_.dealt_again += tasks.size();
     for (Task& task : tasks) WaitLocked(std::move(task));
   }
   for (const Task& task : replaced) task.request->Complete(NotFilled());  // their slots are free again
-  if (given_up != nullptr) given_up->Complete(DataLoss(why));
+  if (given_up != nullptr) {
+    given_up->Complete(DataLoss(
+        std::to_string(kMaxDeaths) + " processes ended while they filled " + batch + ", the last one was " +
+        std::to_string(pid) +
+        "; look for what kills them (the kernel's log, for lack of memory) in the samples of that batch"));
+  } else if (!batch.empty()) {
+    static LogPace pace(kProducerLinesASecond);
+    if (const auto more = pace.Admit()) {
+      const LogScope scope({.feed = feed_});
+      spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again{}", feed_, pid, batch,
+                   *more);
+    }
+  }
   Deal();
 }
 
