@@ -167,7 +167,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  ASSIGN_OR_RETURN(session->part, builder.PartOf(feed));
+  ASSIGN_OR_RETURN(const Arena* const part, builder.PartOf(feed));
+  if (part != &feed.arena()) session->part = part;
   ASSIGN_OR_RETURN(session->start, StartOf(arguments.cursor, feed));
   ASSIGN_OR_RETURN(session->pages, ControlPages::Create(feed.arena().slot_count()));
   session->peer = peer;
