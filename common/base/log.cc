@@ -34,8 +34,8 @@ class JsonContextFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
               spdlog::memory_buf_t& out) override {
-    const std::string fields =
-        LogContextJson(CurrentLogContext());  // lines are formatted on the logging thread
+    // Lines are formatted on the thread that logs them.
+    const std::string fields = LogContextJson(CurrentLogContext());
     out.append(fields.data(), fields.data() + fields.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

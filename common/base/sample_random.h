@@ -44,8 +44,8 @@ class SampleRandom {
   }
 
  private:
-  static constexpr uint32_t kDomain =
-      0x736D706C;  // keeps these streams apart from other uses of the same seed
+  // Keeps these streams apart from other uses of the same seed.
+  static constexpr uint32_t kDomain = 0x736D706C;
   static constexpr uint32_t Low(uint64_t value) { return static_cast<uint32_t>(value); }
   static constexpr uint32_t High(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 

@@ -226,8 +226,8 @@ HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept
 void HostRegistration::Drop() noexcept {
   if (address_ == nullptr) return;
   const auto scope = device_->Enter();
-  (void)device_->driver().cuMemHostUnregister(
-      std::exchange(address_, nullptr));  // fails only if the context is broken
+  // Fails only if the context is broken.
+  (void)device_->driver().cuMemHostUnregister(std::exchange(address_, nullptr));
 }
 
 }  // namespace pinfeed

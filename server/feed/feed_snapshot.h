@@ -28,8 +28,8 @@ struct FeedSnapshot {
   uint32_t group_size = 0;  // members that it waits for before its first batch; 0: it is not shared
   bool on_device = false;
   std::string decode;  // DecodeText
-  uint64_t resident_bytes =
-      0;  // of the samples on the GPU, which other feeds may share; 0: they are not there
+  // Of the samples on the GPU, which other feeds may share; 0: they are not there.
+  uint64_t resident_bytes = 0;
   bool resident_loading = false;
   std::string resident_note;  // FeedParts::resident_note
   std::string state;          // "waiting" (for its group), "running", "draining", "ended", "failed"

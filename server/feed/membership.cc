@@ -122,8 +122,8 @@ size_t Membership::Depart(Participant& participant, const Departure& departure) 
   uint64_t taken = 0;
   if (departure.keeps_taken) {
     taken = participant.pages->Evict(departure.error);
-    participant.pages->SetStarved(
-        true);  // it rings for each batch that it keeps, since the others may wait for that slot
+    // It rings for each batch that it keeps, since the others may wait for that slot.
+    participant.pages->SetStarved(true);
   }
   trace_.Finish(participant.trace, *participant.pages);
   std::erase(members_, &participant);

@@ -180,9 +180,8 @@ std::optional<DatasetOpener::Task> DatasetOpener::BeginTask(uid_t user, const Da
   if (task.closing.empty()) {
     const auto own =
         std::ranges::find_if(state->waiting, [user](const Waiter& waiter) { return waiter.user == user; });
-    if (own ==
-        state->waiting
-            .end()) {  // served by another user's task, or no longer waiting; others have tasks of their own
+    // Served by another user's task, or no longer waiting; others have tasks of their own.
+    if (own == state->waiting.end()) {
       EraseIfIdle(state);
       return std::nullopt;
     }

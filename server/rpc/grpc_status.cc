@@ -23,8 +23,8 @@ grpc::Status ToGrpc(const Status& status) {
     if (encoded > kMaxEncodedMessage) break;
   }
   if (end == text.size()) return {static_cast<grpc::StatusCode>(status.code()), text};
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-    --end;  // do not split a UTF-8 sequence
+  // Do not split a UTF-8 sequence.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return {static_cast<grpc::StatusCode>(status.code()), text.substr(0, end) + " ..."};
 }
 

@@ -288,8 +288,8 @@ FeedTable::View FeedTable::Snapshot() {
   View view;
   std::vector<std::shared_ptr<Feed>> feeds;
   {
-    const MutexLock lock(
-        mutex_);  // list and totals under one lock, so that each feed is in exactly one of them
+    // List and totals under one lock, so that each feed is in exactly one of them.
+    const MutexLock lock(mutex_);
     view.totals = ended_;
     for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
   }

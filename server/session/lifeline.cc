@@ -22,8 +22,8 @@ constexpr uint32_t kLifelineLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
 constexpr std::chrono::milliseconds kReleasePollInterval(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
-constexpr std::chrono::seconds kOrphanLogDelay(
-    1);  // an exiting process closes its sockets shortly before it ends
+// An exiting process closes its sockets shortly before it ends.
+constexpr std::chrono::seconds kOrphanLogDelay(1);
 
 // The limit for all users together: a quarter of the descriptors, since sessions need descriptors, too.
 size_t MaxSilent() {

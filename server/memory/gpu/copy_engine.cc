@@ -127,8 +127,8 @@ void CopyEngine::Pause() {
   const bool idle = !copying && !has_readers_;
   if (queue_.AwaitChange(idle ? std::nullopt : std::optional(pause_))) {
     pause_ = kShortPause;
-    has_readers_ =
-        true;  // a reader may have been added since the last check: check again before a long sleep
+    // A reader may have been added since the last check: check again before a long sleep.
+    has_readers_ = true;
   } else if (!idle) {
     pause_ = std::min(pause_ * 2, kLongPause);
   }
