@@ -165,10 +165,10 @@ Status Daemon::Create() {
       parts_->cache ? &*parts_->cache : nullptr,
       [this] { return parts_->datasets->cache.options()->allowed_roots; }, &parts_->residents});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
-  parts_->service.emplace(FeederService::Parts{
-      *parts_->callers, *parts_->opener, parts_->datasets->cache, parts_->datasets->opener,
-      *parts_->lifelines, *parts_->sessions, parts_->refusals, [this] { return snapshots_.Take(); }, kVersion,
-      std::move(boot_id), snapshots_.server_epoch()});
+  parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
+                                               parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
+                                               [this] { return snapshots_.Take(); }, kVersion,
+                                               std::move(boot_id), snapshots_.server_epoch()});
   parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});

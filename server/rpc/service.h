@@ -33,7 +33,6 @@ class FeederService final : public v1::Feeder::CallbackService {
     const DatasetCache& datasets;
     DatasetOpener& dataset_opener;
     LifelineServer& lifelines;
-    const SessionTable& sessions;
     Refusals& refusals;
     SnapshotFunction snapshot;
     std::string version;

@@ -27,7 +27,7 @@ class ServiceTest : public OpenerTest {
                                         std::chrono::seconds(5), sessions_, refusals_)
                      .value();
     service_ = std::make_unique<FeederService>(
-        FeederService::Parts{callers_, opener_, datasets_, dataset_opener_, *lifelines_, sessions_, refusals_,
+        FeederService::Parts{callers_, opener_, datasets_, dataset_opener_, *lifelines_, refusals_,
                              [this] { return snapshot_(); }, "1", "boot", 1});
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends_), 0);
     grpc::ServerBuilder builder;
