@@ -120,6 +120,23 @@ def test_errors_have_a_kind_a_code_and_the_message(fake, code, kind):
     assert (type(copy), copy.code, str(copy)) == (type(caught.value), caught.value.code, str(caught.value))
 
 
+@pytest.mark.parametrize(
+    "kind, code",
+    [
+        (pinfeed.InvalidArgumentError, pinfeed.Code.INVALID_ARGUMENT),
+        (pinfeed.UnexpectedArgumentError, pinfeed.Code.INVALID_ARGUMENT),
+        (pinfeed.NotFoundError, pinfeed.Code.NOT_FOUND),
+        (pinfeed.DeadlineExceededError, pinfeed.Code.DEADLINE_EXCEEDED),
+        (pinfeed.Error, pinfeed.Code.UNKNOWN),
+    ],
+)
+def test_errors_that_are_raised_again_with_another_text_stay_what_they_are(kind, code):
+    error = kind("epoch 3: it was refused")
+    assert (error.code, str(error)) == (code, "epoch 3: it was refused")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.code, str(copy)) == (kind, code, str(error))
+
+
 def test_a_name_that_is_a_file_gets_a_hint(fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("train").mkdir()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Dict, Type
+from typing import Dict, Type, Union
 
 
 class Code(enum.IntEnum):
@@ -36,7 +36,11 @@ class Error(RuntimeError):
 
     code: Code
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Union[Code, str], message: str = "") -> None:
+        """Takes the message alone as well, as built-in exceptions do: torch and others raise `type(error)(text)` again. The code is then that of the class."""
+        if isinstance(code, str):
+            message = code
+            code = next((each for each, kind in _CLASSES.items() if isinstance(self, kind)), Code.UNKNOWN)
         super().__init__(message)
         self.code = code
 
