@@ -713,6 +713,62 @@ def test_an_order_that_is_drawn_for_the_first_sample_is_not_that_of_the_state(op
     assert len(values(resumed)) == 40 and values(resumed) != values(iterator)
 
 
+class Draws:
+    """Adds a random number to each position. Its state has the generators that they are from."""
+
+    at = 0
+
+    def __next__(self):
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.at + (random.random() + numpy.random.random() + torch.rand(()).item()) / 3
+
+    def __iter__(self):
+        return self
+
+    def state_dict(self):
+        return {"at": self.at, "generators": (random.getstate(), numpy.random.get_state(), torch.get_rng_state())}
+
+    def load_state_dict(self, state):
+        self.at, (python, of_numpy, of_torch) = state["at"], state["generators"]
+        random.setstate(python)
+        numpy.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
+
+
+class DrawsInItsIterator(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return Draws()
+
+
+class DrawsItself(Draws, torch.utils.data.IterableDataset):
+    pass
+
+
+class DrawsAsItYields(DrawsItself):
+    __next__ = None
+
+    def __iter__(self):
+        while self.at < 6:
+            yield Draws.__next__(self)
+        self.at = 0
+
+
+@PLACES
+@pytest.mark.parametrize("kind", [DrawsInItsIterator, DrawsItself, DrawsAsItYields])
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_the_global_generators_that_a_datasets_state_has_are_those_behind_it(taken, kind, options):
+    loader, resumed = (pinfeed.DataLoader(kind(), 2, **options) for _ in range(2))
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    expected = values(iterator)
+    resumed.load_state_dict(state)
+    assert values(resumed) == expected and len(expected) == 3 - taken
+
+
 class Raises(Stream):
     def state_dict(self):
         raise RuntimeError("call enable_checkpointing() first")

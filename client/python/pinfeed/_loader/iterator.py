@@ -193,28 +193,20 @@ class SingleIterator(LoaderIterator):
             if epoch.first and epoch.lanes is None:
                 self._stream = self._read_again()
             else:
-                self._stream = self._continue() if resumes else self._open()
+                self._stream = self._open(epoch.start["stream"] if resumes else None)
             # Where nothing tells where the dataset had stood before this loader, the state behind `iter(dataset)` is right, if it is another one.
             unread = self._carried.stream_left is None and self._carried.begun_again is None
             if before_iter is not None and unread and not same_state(before_iter, told(loader.dataset)):
                 self._unread = None
         self.over = False
 
-    def _open(self) -> IterableFetcher:
+    def _open(self, begun_with: Any = None) -> IterableFetcher:
+        """`begun_with`: the global generators that an epoch had begun with."""
         dataset = self._recipe.dataset
-        stream, begun = open_stream(dataset, self._recipe.batched, self._arguments.drop_last, self._epoch.lanes)
+        stream, begun = open_stream(dataset, self._recipe.batched, self._arguments.drop_last, self._epoch.lanes, begun_with)
         if begun is not None:
             self._carried.begun_again = begun, told(dataset)
         return stream
-
-    def _continue(self) -> IterableFetcher:
-        """Opens the dataset of an epoch that had begun, with the random numbers of then."""
-        before = global_states()
-        try:
-            set_global_states(self._epoch.start["stream"])
-            return self._open()
-        finally:
-            set_global_states(before)
 
     def _read_again(self) -> IterableFetcher:
         """Reads a dataset without a state up to where the epoch continues, with the random numbers that the epoch began with. The global generators are

@@ -212,17 +212,15 @@ def _same_values(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
+def begin_again(dataset: Any, state: Any, of_iterator: Any = None, *, goes_on: bool = False) -> None:
     """Gives a dataset the state that another one had behind its last sample, so that its next iterator begins an epoch as the other's did. A dataset that
     goes on from a state once has to end there first. `of_iterator`: of the iterator that had ended, if it has a state too. Leaves the global generators as
-    they were.
+    they were. With `goes_on`, the epoch had begun, and what loading the state does to them stays: a state may have them.
     """
     generators = global_states()
     try:
-        if _begins_by_itself(dataset, state):
-            _load(dataset, state)
-            return
-        for _ in range(2):  # an error that passes is not the first sample's
+        begins_by_itself = _begins_by_itself(dataset, state)
+        for _ in range(0 if begins_by_itself else 2):  # an error that passes is not the first sample's
             given, samples = _loaded(dataset, state)
             if of_iterator is not None:
                 samples.load_state_dict(copy.deepcopy(of_iterator))
@@ -233,9 +231,12 @@ def begin_again(dataset: Any, state: Any, of_iterator: Any = None) -> None:
                 begins_by_itself = True
             finally:
                 del samples  # a generator ends here, and may change the dataset
-        _forget(dataset, given)
+                _forget(dataset, given)
         if begins_by_itself:
+            set_global_states(generators)
             _load(dataset, state)
+            if goes_on:
+                generators = global_states()
     finally:
         set_global_states(generators)
 
@@ -310,9 +311,12 @@ def _forget(dataset: Any, given: Any) -> None:
 class IterableFetcher:
     """The samples of an iterable dataset, in this process."""
 
-    def __init__(self, dataset: Any, batched: bool, drop_last: bool, state: StreamState = None) -> None:
-        """`state`: where to continue; None: at the start."""
+    def __init__(self, dataset: Any, batched: bool, drop_last: bool, state: StreamState = None, begun_with: Any = None) -> None:
+        """`state`: where to continue; None: at the start. `begun_with`: the global generators of an epoch that had begun. Then `iter` draws from these, and
+        leaves the generators as they are. What loading the state does to them stays, as a state may have them.
+        """
         self._dataset = dataset
+        self._begun_with = begun_with
         self._batched = batched
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
@@ -337,6 +341,7 @@ class IterableFetcher:
         self._iterate(dataset if self._at_end is None else ())
         if self._at_end is None and (whose in ("iterator", "both") or (whose == "own" and (not of_any or self._needs_again(of_iterator, fresh, before, generators)))):
             self._iterator.load_state_dict(copy.deepcopy(of_iterator))
+        self._begun_with = None
 
     def _needs_again(self, state: Any, fresh: Any, before: Any, generators: Any) -> bool:
         """Whether a dataset that is its own iterator needs the state that it got once more, behind `iter`, where torchdata's loader loads it. `fresh`,
@@ -362,7 +367,15 @@ class IterableFetcher:
         return same_state(*ends)
 
     def _iterate(self, samples: Any) -> None:
-        self._iterator = iter(samples)
+        if self._begun_with is None:
+            self._iterator = iter(samples)
+        else:
+            generators = global_states()
+            try:
+                set_global_states(self._begun_with)
+                self._iterator = iter(samples)
+            finally:
+                set_global_states(generators)
         self._samples = only_next(self._iterator)
         sources = {"dataset": self._dataset, "iterator": self._iterator}
         if self._iterator is self._dataset:

@@ -225,23 +225,23 @@ def saved_unknown_stream() -> Dict[str, Any]:
     return {"workers": 0, "stream": b""}
 
 
-def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]]) -> Tuple[IterableFetcher, Any]:
+def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Dict[str, Any]], begun_with: Any = None) -> Tuple[IterableFetcher, Any]:
     """Returns the samples of an iterable dataset in a loader without workers: `saved` as of `saved_stream`, or None at the start. Then what
-    `begin_again` got for the epoch that begins; None: it was not needed.
+    `begin_again` got for the epoch that begins; None: it was not needed. `begun_with`: as of `IterableFetcher`.
     """
     if saved is not None and saved["workers"]:
         raise workers_differ(0, saved["workers"])
     state = None if saved is None else pickle.loads(saved["stream"])
     begun = state[1:] if state is not None and state[0] == _BEFORE_EPOCH else None
-    stream = IterableFetcher(dataset, batched, drop_last, _begun(dataset, state))
+    stream = IterableFetcher(dataset, batched, drop_last, _begun(dataset, state, begun_with is not None), begun_with)
     return stream, stream.leave() if stream.ended else begun
 
 
-def _begun(dataset: Any, stream: Any) -> StreamState:
+def _begun(dataset: Any, stream: Any, goes_on: bool = False) -> StreamState:
     """Prepares a dataset for the epoch that a stream is to begin or continue. Returns where; None: at its start."""
     if stream is None or stream[0] != _BEFORE_EPOCH:
         return cast(StreamState, stream)
-    begin_again(dataset, *stream[1:])
+    begin_again(dataset, *stream[1:], goes_on=goes_on)
     return None
 
 
