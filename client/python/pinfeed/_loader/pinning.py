@@ -31,13 +31,16 @@ def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
 
 
 def pin(data: Any, device: Optional[str], tensor_type: Any) -> Any:
-    """Returns `data` with its tensors in page-locked memory."""
-    return convert_tensors(data, tensor_type, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory")
+    """Returns `data` with its tensors in page-locked memory. Tuples become lists if they do so in this version of torch."""
+    keeps_tuples = isinstance(torch_or_none().utils.data._utils.pin_memory.pin_memory(()), tuple)
+    return convert_tensors(data, tensor_type, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory", (), keeps_tuples)
 
 
-def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = ()) -> Any:
-    """Returns `data` with `convert` applied to its tensors. Other objects that have the method are asked for it. Plain
-    tuples become lists, as in torch.
+def convert_tensors(
+    data: Any, tensor_type: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = (), keeps_tuples: bool = True
+) -> Any:
+    """Returns `data` with `convert` applied to its tensors. Other objects that have the method are asked for it. Without
+    `keeps_tuples`, tuples become lists, but for named ones.
     """
 
     def converted(data: Any) -> Any:
@@ -53,7 +56,7 @@ def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], 
             return type(data)(*map(converted, data))
         if isinstance(data, collections.abc.Sequence):
             members = list(map(converted, data))
-            return members if isinstance(data, tuple) else _rebuilt(data, members)
+            return members if isinstance(data, tuple) and not keeps_tuples else _rebuilt(data, members)
         return data
 
     return converted(data)
