@@ -251,10 +251,14 @@ def test_a_member_that_comes_back_in_the_middle_of_an_epoch_is_refused_and_distu
     assert all_same(one, other) and len(one) == 200
 
 
-def test_a_member_cannot_do_without_workers_later_either():
+def test_what_needs_workers_cannot_do_without_them_later_either():
     member = loader(Numbers(20))
     member.num_workers = 0
     with pytest.raises(pinfeed.InvalidArgumentError, match='share: "broadcast" needs num_workers > 0, and it was set to 0'):
+        iter(member)
+    member = pinfeed.DataLoader(Numbers(20), num_workers=2, seeding="sample", retry_after=1)
+    member.num_workers = 0
+    with pytest.raises(pinfeed.InvalidArgumentError, match="retry_after needs num_workers > 0, and it was set to 0"):
         iter(member)
 
 

@@ -204,7 +204,10 @@ def test_the_attributes_are_torchs():
 
 def test_too_many_workers_are_told():
     with pytest.warns(UserWarning, match="This DataLoader will create 5000 worker processes in total"):
-        pinfeed.DataLoader(Numbers(4), num_workers=5000)
+        loader = pinfeed.DataLoader(Numbers(4), num_workers=5000)
+    loader.num_workers = 6000
+    with pytest.warns(UserWarning, match="This DataLoader will create 6000 worker processes in total"):
+        loader.check_worker_number_rationality()
 
 
 # ---- page-locked memory -------------------------------------------------------------------------------------------------------------

@@ -254,6 +254,10 @@ class DataLoader(Generic[_Batch]):
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
+    def check_worker_number_rationality(self) -> None:
+        """Warns if there are more workers than CPUs."""
+        warn_of_many_workers(self.num_workers)
+
     # ---- Iterating ----
 
     def __len__(self) -> int:
@@ -305,8 +309,11 @@ class DataLoader(Generic[_Batch]):
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
-        if self._share is not None and not self.num_workers:
-            raise invalid('DataLoader: share: "broadcast" needs num_workers > 0, and it was set to 0: the other members would wait for this one')
+        if not self.num_workers:
+            if self._share is not None:
+                raise invalid('DataLoader: share: "broadcast" needs num_workers > 0, and it was set to 0: the other members would wait for this one')
+            if self._retry_after:
+                raise invalid("DataLoader: retry_after needs num_workers > 0, and it was set to 0: this thread would wait for a batch that hangs")
         running = self._running()
         if self.persistent_workers and isinstance(running, WorkerIterator):
             inside = running._inside == threading.get_ident()  # in a signal handler
