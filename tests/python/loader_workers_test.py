@@ -155,6 +155,65 @@ def test_with_max_batch_bytes_all_workers_begin_at_once():
     assert [batch.item() for batch in batches] == list(range(8))
 
 
+class Meeting(torch.utils.data.IterableDataset):
+    """As MosaicML's StreamingDataset: the workers wait for one another before each one's first sample of an epoch."""
+
+    def __init__(self, met):
+        self.met = met
+
+    def __iter__(self):
+        if self.met is not None:
+            self.met.wait(30)
+        info = torch.utils.data.get_worker_info()
+        yield from range(info.id, 11, info.num_workers)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_stream_may_wait_for_one_another(persistent):
+    met = multiprocessing.get_context("fork").Barrier(3)
+    loader = pinfeed.DataLoader(Meeting(met), 2, num_workers=3, persistent_workers=persistent, multiprocessing_context="fork")
+    expected = values(TorchLoader(Meeting(None), 2, num_workers=3))
+    assert [values(loader) for _ in range(2)] == [expected] * 2
+    assert next(iter(loader)).tolist() == expected[0]
+    assert values(loader) == expected
+
+
+def test_workers_with_random_numbers_of_their_own_may_wait_for_one_another():
+    met, first = multiprocessing.get_context("fork").Barrier(2), []
+
+    def wait(index):
+        if not first:
+            first.append(met.wait(30))
+        return index + torch.rand(()).item()
+
+    def batches(kind, **arguments):
+        torch.manual_seed(3)
+        return values(kind(Numbers(8, wait), 1, num_workers=2, multiprocessing_context="fork", **arguments))
+
+    assert batches(pinfeed.DataLoader, seeding="worker") == batches(TorchLoader)
+
+
+class DiesWhileOthersWait(Meeting):
+    def __init__(self, met, died):
+        self.met, self.died = met, died
+
+    def __iter__(self):
+        if torch.utils.data.get_worker_info().id == 1 and not self.died.value:
+            self.died.value = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__iter__()
+
+
+def test_a_worker_that_dies_while_another_one_waits_for_it_is_replaced():
+    context = multiprocessing.get_context("fork")
+    loader = pinfeed.DataLoader(DiesWhileOthersWait(context.Barrier(2), context.Value("i", 0)), 2, num_workers=2, multiprocessing_context="fork")
+    assert values(loader) == values(TorchLoader(Meeting(None), 2, num_workers=2))
+
+
+def test_workers_without_a_batch_do_not_hold_up_the_first_one():
+    assert values(pinfeed.DataLoader(range(1), num_workers=3, seeding="worker")) == [[0]]
+
+
 def test_a_small_max_batch_bytes_is_an_error_with_advice():
     for workers in ({"num_workers": 1}, {"num_workers": 1, "seeding": "worker"}):
         iterator = iter(pinfeed.DataLoader([torch.ones(2000)] * 4, max_batch_bytes=1, **workers))
@@ -389,7 +448,7 @@ def test_a_first_batch_that_does_not_come_in_time_is_told_apart():
     """Its worker may wait for the others, which have nothing to make yet."""
     reader, writer = os.pipe()
     iterator = iter(pinfeed.DataLoader(Numbers(8, lambda index: len(os.read(reader, 1))), 2, num_workers=2, timeout=0.3, multiprocessing_context="fork"))
-    with pytest.raises(RuntimeError, match="makes the first batch alone: if it waits for the others, give max_batch_bytes="):
+    with pytest.raises(RuntimeError, match="One of them makes the first batch alone: if it waits for the others, give max_batch_bytes="):
         next(iterator)
     os.write(writer, b"12345678")
     assert values(iterator) == [[1, 1]] * 4

@@ -6,11 +6,12 @@ In: the batch's number. Out: its size, from the first worker that has made it, o
 
 from __future__ import annotations
 
+import collections
 import math
 import os
 import time
 from multiprocessing.connection import wait
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Counter, Dict, List, Optional, Sequence, Tuple
 
 from .._feed.connection import logger
 from .._worker.lanes import Lanes
@@ -22,7 +23,8 @@ _MAX_WORKERS = 3  # that make it, as the daemon lets at most three fill a slot w
 
 class FirstBatch:
     """Has workers make a batch in their own memory: one, and another one each time that `retry_after` seconds have
-    passed. All of them are listened to. Borrows the pool, which nobody else uses meanwhile. Threads: one.
+    passed. All of them are listened to. With lanes, the other workers make their first batches meanwhile, since a dataset may have
+    them wait for one another. Borrows the pool, which nobody else uses meanwhile. Threads: one.
     """
 
     def __init__(self, pool: WorkerPool, retry_after: float, timeout: float, lanes: Optional[Lanes]) -> None:
@@ -46,6 +48,9 @@ class FirstBatch:
         """Asks the first worker for a batch."""
         self._asked.clear()
         self._ask(self._answered if self._lanes is None else number, number)
+        for worker in self._watched():
+            if worker not in self._asked:
+                self._send(worker, number)
         self._number = number  # not before: a signal handler may raise
 
     def take(self, number: int) -> Optional[Tuple[Any, ...]]:
@@ -63,6 +68,7 @@ class FirstBatch:
 
     def _await(self, number: int) -> Optional[Tuple[Any, ...]]:
         deaths: List[str] = []
+        deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
         begun = told = time.monotonic()
         until = begun + self._timeout_s
         while True:
@@ -71,7 +77,7 @@ class FirstBatch:
                 raise self._interruption
             patience = min(until, retry, told + _PATIENCE_S, time.monotonic() + _SLICE_S) - time.monotonic()
             pipes: Dict[Any, int] = {self._pool.pipes[worker]: worker for worker in self._asked}
-            ends: Dict[Any, int] = {self._pool.ends[worker]: worker for worker in self._asked}
+            ends: Dict[Any, int] = {self._pool.ends[worker]: worker for worker in self._watched()}
             ready = wait([*pipes, *ends], max(patience, 0))
             dead = {ends[each] for each in ready if each in ends}
             for worker in [pipes[each] for each in ready if each in pipes]:
@@ -88,7 +94,8 @@ class FirstBatch:
                     return message
             for worker in sorted(dead):
                 deaths.append(self._pool.describe_death(worker))
-                if len(deaths) >= MAX_DEATHS:
+                deaths_of[worker] += 1
+                if deaths_of[worker] >= MAX_DEATHS:
                     raise worker_deaths(deaths)
                 if self._lanes is not None:
                     self._lanes.check(worker, deaths[-1], first_batch=True)
@@ -103,10 +110,10 @@ class FirstBatch:
             elif time.monotonic() >= told + _PATIENCE_S:
                 told = time.monotonic()
                 pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._asked)
+                alone = ". One worker makes it alone: if it waits for the others, give max_batch_bytes=" if self._lanes is None else ""
                 logger.warning(
-                    "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where. One worker "
-                    "makes it alone: if it waits for the others, give max_batch_bytes=",
-                    told - begun, number, pids
+                    "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where%s",
+                    told - begun, number, pids, alone
                 )  # fmt: skip
 
     def _ask(self, worker: int, number: int) -> None:
@@ -115,5 +122,12 @@ class FirstBatch:
         self._asked_at = time.monotonic()
         self._send(worker, number)
 
+    def _watched(self) -> Sequence[int]:
+        """The workers that make a batch."""
+        return self._asked if self._lanes is None else range(len(self._pool.pipes))
+
     def _send(self, worker: int, number: int) -> None:
-        self._pool.send(worker, "measure", self._pool.generation, number)
+        if worker in self._asked:
+            self._pool.send(worker, "measure", self._pool.generation, number)
+        else:
+            self._pool.send(worker, "prepare", number + (worker - number) % len(self._pool.pipes))

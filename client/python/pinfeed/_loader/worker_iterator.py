@@ -411,14 +411,15 @@ class WorkerIterator(LoaderIterator):
     def _late(self) -> DeadlineExceededError:
         group = "" if self._share is None else " Or a member of the group is missing, or holds its batches."
         if self._feed is None:
-            advice = "one of them makes the first batch alone: if it waits for the others, give max_batch_bytes="
+            alone = ". One of them makes the first batch alone: if it waits for the others, give max_batch_bytes="
+            advice = alone if self._lanes is None else ""
         else:  # the daemon counts from where the feed began
             place = f" (there, this is batch {self._number - self._feed_first})" if self._feed_first else ""
-            advice = f"`pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
+            advice = f"; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._arguments.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
-            f"find out with py-spy what the workers wait for; {advice}",
+            f"find out with py-spy what the workers wait for{advice}",
         )
 
     def _close_feed(self) -> None:

@@ -5,8 +5,9 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
-batch in private memory; ("feed", generation, invitation, first, encoded): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`, and `encoded` bytes of a slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
+batch in private memory; ("prepare", batch): the same, without an answer; ("feed", generation, invitation, first,
+encoded): fill batches of the feed until it hangs up, where the feed's batch 0 is batch `first`, and `encoded` bytes of a
+slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
 
 The worker answers ("measured", generation, batch, bytes, structure, images), or ("instead", generation, batch, memory) with
 the memory of an exception or `END`; ("again", generation, reason) after a feed hung up; and ("ended", generation, state) with
@@ -132,6 +133,8 @@ class Worker:
                 self._begin_epoch(*message[1:])
             elif kind == "measure":
                 self._pipe.send(self._measure(*message[1:]))
+            elif kind == "prepare":
+                self._prepare(*message[1:])
             elif kind == "end":
                 self._pipe.send(("ended", message[1], self._end_epoch()))
             elif kind == "feed":
@@ -273,6 +276,17 @@ class Worker:
             writer.replay(memoryview(memory))
             return "instead", generation, batch, bytes(memory)
         return "measured", generation, batch, writer.needed, self._structure, writer.images
+
+    def _prepare(self, batch: int) -> None:
+        """Computes a batch of the lane in private memory, if it has been dealt and is not computed yet."""
+        lane = self._lane
+        if lane is None or lane.next > batch:
+            return
+        with contextlib.suppress(Error, OSError, pickle.UnpicklingError):  # told when the feed asks for it
+            indices = self._indices(batch)
+            if indices is not END:
+                self._catch_up(batch)
+                self._prepared[batch] = self._compute_apart(batch, indices)
 
     # ---- Filling ----
 
