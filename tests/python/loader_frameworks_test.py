@@ -414,3 +414,45 @@ def test_a_library_that_is_imported_afterwards_has_this_class(tmp_path, monkeypa
         return [list(library.orders(loader, 3)) for loader in loaders]
 
     assert orders_of(pinfeed.DataLoader) == orders_of(TorchLoader)
+
+
+class Sharded(torch.utils.data.IterableDataset):
+    epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        info = torch.utils.data.get_worker_info()
+        return iter(range(100 * self.epochs, 100 * self.epochs + 11)[0 if info is None else info.id :: 1 if info is None else info.num_workers])
+
+    def __len__(self):
+        return 11
+
+
+def with_torchs_iterators(kind):
+    """Loaders as torchdata's StatefulDataLoader and litdata's StreamingDataLoader: torch's private iterators, which know of the batches that they give."""
+    module = torch.utils.data.dataloader
+
+    class Own(kind):
+        def _get_iterator(self):
+            if self.num_workers == 0:
+                return module._SingleProcessDataLoaderIter(self)
+            self.check_worker_number_rationality()
+            return module._MultiProcessingDataLoaderIter(self)
+
+        def __del__(self):
+            if self._iterator is not None:  # as MosaicML's StreamingDataLoader
+                self._iterator._shutdown_workers()
+
+    return Own
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("dataset", [Numbers, Sharded])
+def test_a_subclass_may_make_torchs_iterators(dataset, arguments):
+    def epochs_of(kind):
+        torch.manual_seed(5)
+        own = with_torchs_iterators(kind)
+        loaders = [own(dataset() if dataset is Sharded else dataset(11), **arguments, **batches) for batches in ({"batch_size": 3}, {"batch_size": None})]
+        return [[len(loader), [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]] for loader in loaders for _ in range(3)]
+
+    assert epochs_of(pinfeed.DataLoader) == epochs_of(TorchLoader)

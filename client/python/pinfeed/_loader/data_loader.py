@@ -121,6 +121,10 @@ class DataLoader(Generic[_Batch]):
     collate_fn: Callable[[Any], Any]
     generator: Any
     __initialized = False
+    # Private attributes of torch's loaders, for subclasses that make torch's iterators themselves.
+    _iterator: Any = None  # one of those, with persistent workers
+    _dataset_kind: int
+    _IterableDataset_len_called: Optional[int] = None
 
     def __init__(
         self,
@@ -158,6 +162,7 @@ class DataLoader(Generic[_Batch]):
         address: Union[str, "os.PathLike[str]", None] = None,
     ) -> None:
         self._kind: Kind = kind_of_dataset(dataset)
+        self._dataset_kind = int(self._kind is Kind.ITERABLE)  # torch's _DatasetKind
         self.dataset = dataset
         check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         self.num_workers = num_workers = number_of_workers(num_workers)
@@ -224,7 +229,6 @@ class DataLoader(Generic[_Batch]):
         if self._ordinal >= 0 and torch_or_none() is None:
             raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
         self._address: Optional[str] = None if address is None else os.fspath(address)
-        self._len_called: Optional[int] = None
         self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
         self._warned_of_state = False  # the dataset's is not part of the loader's
         self._pool: Optional[WorkerPool] = None  # persistent workers
@@ -263,13 +267,21 @@ class DataLoader(Generic[_Batch]):
     def __len__(self) -> int:
         """Batches per epoch: those of the sampler; for an iterable dataset, what its length says."""
         if self._kind is Kind.ITERABLE:
-            self._len_called = len(self.dataset)
-            return batches_of_samples(self._len_called, self.batch_size, self.drop_last)
+            self._IterableDataset_len_called = samples = len(self.dataset)
+            return batches_of_samples(samples, self.batch_size, self.drop_last)
         return len(self._index_sampler)
 
     @property
     def _index_sampler(self) -> Any:
-        return self.batch_sampler if self._batched else self.sampler
+        return self.batch_sampler if self._auto_collation else self.sampler
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns if there are more workers than CPUs, as torch's method does."""
+        warn_of_many_workers(self.num_workers)
 
     @property
     def _lane_options(self) -> Optional[LaneOptions]:  # asked each time: num_workers may be set, as torch's
@@ -305,7 +317,15 @@ class DataLoader(Generic[_Batch]):
         loaded state, and an iterable dataset in this process, all before. After an error the position is as before; `generator` and
         samplers may have gone on, as in torch.
         """
-        return self._get_iterator()
+        if self._iterator is not None:
+            self._iterator._reset(self)
+        else:
+            iterator, torch = self._get_iterator(), torch_or_none()
+            if not self.persistent_workers or torch is None or not isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):
+                return iterator
+            self._iterator = iterator  # of a subclass: torch's workers stay with it
+        kept: Iterator[_Batch] = self._iterator
+        return kept
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
@@ -452,7 +472,7 @@ class DataLoader(Generic[_Batch]):
 
     def __getstate__(self) -> Dict[str, Any]:
         """A copy has no workers and no iterator, but a loaded position."""
-        return {**self.__dict__, "_carried": copy.copy(self._carried), "_pool": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
+        return {**self.__dict__, "_carried": copy.copy(self._carried), "_pool": None, "_iterator": None, "_kept_starts": None, "_running": _nothing, "_streams": ()}
 
     # ---- Position ----
 

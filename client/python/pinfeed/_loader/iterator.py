@@ -42,7 +42,7 @@ class LoaderIterator(Iterator[Any]):
         # What becomes of a batch in the calling thread.
         self._finish = pinner(loader.pin_memory, loader.pin_memory_device) if loader._ordinal < 0 else mover(loader._ordinal)
         self._yielded = epoch.first
-        self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
+        self._expected = loader._IterableDataset_len_called if loader._kind is Kind.ITERABLE else None
         torch = torch_or_none()
         self._is_profiled = None if torch is None else torch.autograd._profiler_enabled
         self._pending: Any = None  # counted as yielded, and not yet with the caller
