@@ -2,6 +2,7 @@
 """`pinfeed.DataLoader` with iterators and states of one's own: what it asks of them is what torch's asks."""
 
 import threading
+import warnings
 
 import pytest
 
@@ -89,6 +90,17 @@ def test_states_of_other_libraries_are_left_alone(dataset, workers):
     assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in iterator] == [[2, 3]]
     resumed.load_state_dict(loader.state_dict())  # from between two epochs
     assert [batch.tolist() for batch in resumed] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_with_other_parameters_is_told(workers):
+    loader = pinfeed.DataLoader(Foreign(), 2, num_workers=workers)
+    with pytest.warns(UserWarning, match="of Foreign take other parameters, so that its state is not part of this one"):
+        loader.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.state_dict()
+        pinfeed.DataLoader(Abstract(), 2, num_workers=workers).state_dict()
 
 
 class WaitsFor:

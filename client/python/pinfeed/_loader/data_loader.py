@@ -514,6 +514,14 @@ class DataLoader(Generic[_Batch]):
                 "each with its own copy. If its samples depend on what was loaded before, save and load its state beside this one, with num_workers=0",
                 stacklevel=3,
             )
+        foreign = getattr(self.dataset, "state_dict", None), getattr(self.dataset, "load_state_dict", None)
+        if self._kind is Kind.ITERABLE and all(map(callable, foreign)) and not has_state(self.dataset):
+            warnings.warn(
+                f"DataLoader.state_dict: state_dict and load_state_dict of {type(self.dataset).__name__} take other parameters, so that its state is not part of "
+                "this one: the dataset is read again from its start, which gives other samples if it counts epochs. Give it methods as those of torchdata's "
+                "StatefulDataLoader, or save its state by the loader of its library",
+                stacklevel=3,
+            )
         if self._order().loses_inner_state:
             warnings.warn(
                 "DataLoader.state_dict: the sampler inside the batch_sampler has a state_dict of its own, which is not part of this state: an epoch of a batch "
