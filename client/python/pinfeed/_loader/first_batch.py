@@ -68,7 +68,7 @@ class FirstBatch:
 
     def _await(self, number: int) -> Optional[Tuple[Any, ...]]:
         deaths: List[str] = []
-        deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
+        deaths_of: "Counter[int]" = collections.Counter()  # by batch: something may kill all workers at once
         begun = told = time.monotonic()
         until = begun + self._timeout_s
         while True:
@@ -94,8 +94,9 @@ class FirstBatch:
                     return message
             for worker in sorted(dead):
                 deaths.append(self._pool.describe_death(worker))
-                deaths_of[worker] += 1
-                if deaths_of[worker] >= MAX_DEATHS:
+                batch = self._batch_of(worker, number)
+                deaths_of[batch] += 1
+                if deaths_of[batch] >= MAX_DEATHS:
                     raise worker_deaths(deaths)
                 if self._lanes is not None:
                     self._lanes.check(worker, deaths[-1], first_batch=True)
@@ -126,8 +127,11 @@ class FirstBatch:
         """The workers that make a batch."""
         return self._asked if self._lanes is None else range(len(self._pool.pipes))
 
+    def _batch_of(self, worker: int, number: int) -> int:
+        return number if worker in self._asked else number + (worker - number) % len(self._pool.pipes)
+
     def _send(self, worker: int, number: int) -> None:
         if worker in self._asked:
             self._pool.send(worker, "measure", self._pool.generation, number)
         else:
-            self._pool.send(worker, "prepare", number + (worker - number) % len(self._pool.pipes))
+            self._pool.send(worker, "prepare", self._batch_of(worker, number))
