@@ -279,10 +279,6 @@ class DataLoader(Generic[_Batch]):
     def _auto_collation(self) -> bool:
         return self.batch_sampler is not None
 
-    def check_worker_number_rationality(self) -> None:
-        """Warns if there are more workers than CPUs, as torch's method does."""
-        warn_of_many_workers(self.num_workers)
-
     @property
     def _lane_options(self) -> Optional[LaneOptions]:  # asked each time: num_workers may be set, as torch's
         if self.num_workers and (self._seeding == "worker" or self._kind is Kind.ITERABLE):
