@@ -59,8 +59,7 @@ void GuardedConnection::FromServer() {
     const ssize_t moved = server_->Read(chunk.data(), chunk.size());
     if (moved == ByteStream::kWouldBlock) return;
     if (moved <= 0) {
-      done_.push_back(std::move(server_));
-      calls_.EndAll();
+      CloseServer();
       if (!denial_) HangUp();
       return;
     }
@@ -217,7 +216,14 @@ void GuardedConnection::HangUp() {
   if (client_ != nullptr) done_.push_back(std::move(client_));
   to_client_.clear();
   from_client_ = {};
-  if (server_ != nullptr) ::shutdown(server_->fd(), SHUT_WR);
+  if (server_ == nullptr) return;
+  if (server_gone_) return CloseServer();  // it is watched no more, so nothing else would
+  ::shutdown(server_->fd(), SHUT_WR);
+}
+
+void GuardedConnection::CloseServer() {
+  done_.push_back(std::move(server_));
+  calls_.EndAll();
 }
 
 }  // namespace pinfeed

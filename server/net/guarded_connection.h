@@ -70,6 +70,7 @@ class GuardedConnection {
   void Deny(const std::string& why);
   void Refuse(std::string fault);
   void FlushToClient();
+  void CloseServer();
   void Linger();
   void DiscardFromClient();
 

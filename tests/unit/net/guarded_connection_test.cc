@@ -144,6 +144,21 @@ TEST_F(GuardedConnectionTest, WhatBreaksARuleEndsItAndIsNotPassedOn) {
   EXPECT_EQ(Received(server_.theirs.get()).find("short"), std::string::npos);
 }
 
+TEST_F(GuardedConnectionTest, NothingStaysOfAClientThatGoesAfterTheServerAndHasNotReadAll) {
+  Send(begin_ + Call(1));
+  const std::string bytes(4096, '\0');
+  while ((connection_->client_wait().events & EPOLLOUT) == 0) {
+    ASSERT_GT(::write(server_.theirs.get(), bytes.data(), bytes.size()), 0);
+    connection_->Pump();
+  }
+  server_.theirs.reset();
+  connection_->OnServerGone();
+  EXPECT_FALSE(connection_->over()) << "the client may yet read the rest";
+  connection_->HangUp();
+  EXPECT_TRUE(connection_->over());
+  EXPECT_EQ(calls_, 0);
+}
+
 TEST_F(GuardedConnectionTest, AClientThatSendsNoMoreIsLetGo) {
   Send(begin_ + Call(1));
   ASSERT_EQ(::shutdown(client_.theirs.get(), SHUT_WR), 0);
