@@ -171,7 +171,10 @@ std::string PrintMemorySize(const MemorySize& size) {
   if (!size.IsSet()) return TomlString("off");
   if (size.bytes != 0) return TomlString(std::to_string(size.bytes) + "B");
   std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), size.share * 100).ptr;
+  // 15 digits, since 0.07 * 100 is 7.000000000000001.
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), size.share * 100, std::chars_format::general, 15)
+          .ptr;
   return TomlString(std::string(text.data(), end) + "%");
 }
 

@@ -289,13 +289,14 @@ TEST(ConfigTest, PrintedConfigurationReadsBackAsItself) {
   const std::string first =
       directory
           .Write("a.toml",
-                 "workers = 3\npool_bytes = \"33%\"\nallowed_roots = [\"/a\\\"b\"]\nallowed_uids = [\"*\"]\n"
+                 "workers = 3\npool_bytes = \"7%\"\nallowed_roots = [\"/a\\\"b\"]\nallowed_uids = [\"*\"]\n"
                  "[datasets.t]\npath = \"/t.bin\"\nsequence_length = 4\n")
           .string();
   ASSERT_OK_AND_ASSIGN(const CommandLine before, ParseCommandLine({"--config", first, "--print-config"}, {}));
   EXPECT_EQ(before.action, Action::kPrintConfig);
   const std::string text = PrintConfig(before);
   EXPECT_THAT(text, HasSubstr("# from: " + first + ":1\nworkers = 3"));
+  EXPECT_THAT(text, HasSubstr("pool_bytes = \"7%\""));
   ASSERT_OK_AND_ASSIGN(const CommandLine after,
                        ParseCommandLine({"--config", directory.Write("b.toml", text).string()}, {}));
   EXPECT_EQ(after.config.allowed_roots, before.config.allowed_roots);
