@@ -17,26 +17,22 @@
 namespace pinfeed {
 namespace {
 
-constexpr rlim_t kMaxDescriptors =
-    1 << 20;  // no higher number is in use: the kernel assigns the lowest free one
+// No higher number is in use: the kernel assigns the lowest free one.
+constexpr rlim_t kMaxDescriptors = 1 << 20;
 constexpr unsigned kReleaseSeconds = 2;
 
-// Probes each descriptor number. Listing the descriptors would allocate memory, and a hung thread may hold
-// that lock. For a descriptor that is not a socket, the call fails without touching its file system.
-bool GetSocketOption(int fd, int option, int& value) {
-  socklen_t length = sizeof value;
-  return ::getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0;
-}
-
 // Closes listeners and shuts down connections. Shutting down a listener would also affect the service
-// manager, which may own it. Other threads may fail from here on; that no longer matters.
+// manager, which may own it. Other threads may fail from here on; that no longer matters. Probes each
+// number: listing the descriptors would allocate memory, and a hung thread may hold that lock.
 void ReleaseSockets() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = kMaxDescriptors;
   const int end = static_cast<int>(std::min(limit.rlim_cur, kMaxDescriptors));
   for (int fd = STDERR_FILENO + 1; fd < end; ++fd) {
     int listens = 0;
-    if (!GetSocketOption(fd, SO_ACCEPTCONN, listens)) continue;
+    socklen_t length = sizeof listens;
+    // Fails for what is not a socket, without touching its file system.
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) continue;
     if (listens != 0) {
       ::close(fd);
     } else {
