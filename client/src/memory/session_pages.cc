@@ -78,10 +78,6 @@ uint64_t SessionPages::AwaitLimit(SteadyTime deadline) const {
   }
 }
 
-FeedState SessionPages::state() const {
-  return static_cast<FeedState>(publish_page().state.load(std::memory_order_acquire));
-}
-
 Status SessionPages::Failure() const {
   const PublishPage& page = publish_page();
   const uint32_t bytes = std::min(page.error_bytes, kMaxErrorBytes);

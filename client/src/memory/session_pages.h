@@ -35,7 +35,7 @@ class SessionPages {
   Status GiveBack(const BatchDescriptor& batch);
   bool HasNext() const;
   // Acquire: a Take that follows sees all batches published before the state was set.
-  FeedState state() const;
+  FeedState state() const { return reader_.state(); }
   // Why the feed failed or the session was evicted. Precondition: state() says so.
   Status Failure() const;
 
