@@ -39,8 +39,7 @@ constexpr std::chrono::seconds kTraceAnswer{30};  // behind the time that is tra
 std::string WholeCharacters(std::string_view text) {
   std::string whole;
   while (!text.empty()) {
-    size_t length = std::min<size_t>(text.size(), 4);
-    while (length > 0 && !IsUtf8(text.substr(0, length))) --length;
+    const size_t length = Utf8Length(text);
     whole += text.substr(0, length);
     text.remove_prefix(std::max<size_t>(length, 1));
   }
