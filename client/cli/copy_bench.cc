@@ -77,8 +77,8 @@ CopyBench::~CopyBench() {
   const auto scope = device_->Enter();
   for (UniqueCudaStream* stream : {&copies_, &work_}) {
     if (!*stream) continue;
-    (void)device_->driver().cuStreamSynchronize(
-        stream->get().native);  // fails if the context is broken, which is then lost anyway
+    // Fails if the context is broken, which is then lost anyway.
+    (void)device_->driver().cuStreamSynchronize(stream->get().native);
     stream->reset();
   }
 }

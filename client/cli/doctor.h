@@ -28,8 +28,8 @@ struct DoctorReport {
   Json host;    // the host's limits, as numbers
   Json daemon;  // pinfeed.v1.GetStatusResponse, or null
   Json gpus = Json::array();
-  std::vector<std::string>
-      answers;  // to questions such as "Does pinning pay here?", one or more sentences each
+  // Answers to questions such as "Does pinning pay here?", one or more sentences each.
+  std::vector<std::string> answers;
 
   void Fine(std::string what, std::string text) {
     findings.push_back({Finding::State::kFine, std::move(what), std::move(text)});

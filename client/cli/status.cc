@@ -115,8 +115,8 @@ void PrintGpus(const Json& status) {
 // What users have of what each may have, as "1.0 GiB of 2.0 GiB".
 void PrintUsers(const Json& status) {
   if (ListField(status, "users").empty()) return;
-  const Json limits = status.contains("user_limits") ? status["user_limits"]
-                                                     : Json::object();  // older daemons do not send them
+  // Older daemons do not send them.
+  const Json limits = status.contains("user_limits") ? status["user_limits"] : Json::object();
   Table table;
   table.Add({"USER", "SESSIONS", "POOL_BYTES", "PINNED_BYTES", "GPU_BYTES", "CACHE_BYTES"});
   for (const Json& user : ListField(status, "users")) {

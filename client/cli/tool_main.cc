@@ -71,10 +71,10 @@ int Run(int argc, char** argv) {
   tool.footer(
       "Exit status: 0 done; 1 it failed, or `status` found no daemon that is ready; 2 wrong usage; 130 "
       "interrupted.");
+  // CLI11 would take the next argument for the value.
   for (const std::string_view argument : std::span(argv, static_cast<size_t>(argc)).subspan(1))
     if (argument.starts_with("--") && argument.find('=') == argument.size() - 1)
-      throw UsageError(Printable(std::string(argument)) +
-                       " has no value");  // CLI11 would take the next argument
+      throw UsageError(Printable(argument) + " has no value");
   try {
     tool.parse(argc, argv);  // also runs the command
   } catch (const CLI::ParseError& error) {

@@ -44,8 +44,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (argument.starts_with("--") && argument.find('=') == argument.size() - 1)
       return InvalidArgument("command line: " + argument + " has no value (see pinfeedd --help)");
   try {
-    std::vector<std::string> reversed(arguments.rbegin(),
-                                      arguments.rend());  // CLI11 expects a vector in reverse order
+    // CLI11 expects a vector in reverse order.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     flags.action = Action::kPrintAndExit;

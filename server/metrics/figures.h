@@ -48,8 +48,8 @@ struct Figure {
 
 struct FigureEntity {
   std::string_view prefix;  // of the names of its metrics
-  std::string_view
-      label;  // of its metrics; the value is its first figure. Empty: there is only one such entity
+  // Of its metrics; the value is its first figure. Empty: there is only one such entity.
+  std::string_view label;
   std::string_view info;                 // the metric *_info whose labels describe it; empty: there is none
   const FigureEntity* within = nullptr;  // the enclosing entity, whose label its metrics have too
 };

@@ -147,8 +147,8 @@ bool HttpServer::ReadRequest(Connection& connection) {
     connection.in.append(chunk.data(), static_cast<size_t>(bytes));
     if (connection.in.starts_with("\r\n")) connection.in.erase(0, 2);  // RFC 9112, section 2.2
     const size_t end = connection.in.find(kEnd);
-    const std::string_view head =
-        std::string_view(connection.in).substr(0, end);  // or as much as has arrived
+    // Or as much of it as has arrived.
+    const std::string_view head = std::string_view(connection.in).substr(0, end);
     const bool bare = HasBareLineFeed(head);
     if (end == std::string::npos && !bare && connection.in.size() <= kMaxHttpHeadBytes) continue;
     const bool whole = end != std::string::npos && end + kEnd.size() <= kMaxHttpHeadBytes;

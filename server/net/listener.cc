@@ -50,8 +50,8 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
   if (::unlink(path.c_str()) != 0 && errno != ENOENT)
     return ErrnoStatus("remove the old socket " + QuotePath(path), errno);
   if (AtSocketPath(::bind, fd.get(), path) != 0) return ErrnoStatus(what, errno);
-  Listener listener(std::move(fd), path, std::move(options),
-                    refusals);  // unlinks the file if a later step fails
+  // Unlinks the file if a later step fails.
+  Listener listener(std::move(fd), path, std::move(options), refusals);
   // Nobody can connect before listen, so mode and group are set in time.
   if (listener.options_.group &&
       ::chown(path.c_str(), static_cast<uid_t>(-1), *listener.options_.group) != 0) {

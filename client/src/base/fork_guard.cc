@@ -15,8 +15,8 @@ std::atomic<uint64_t> g_forks{0};
 // starve it. Not a Mutex of common/base/sync.h, because fork handlers lock and unlock it.
 pthread_rwlock_t g_calls = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 thread_local bool t_fork_has_lock = false;  // set between a fork's handlers, which all run on its thread
-std::atomic<bool> g_forked_amid_a_call{
-    false};  // this process was forked during a call, or descends from such a process
+// Whether this process was forked during a call, or descends from such a process.
+std::atomic<bool> g_forked_amid_a_call{false};
 
 // The locks of HeldAcrossForks. Each is held briefly, and no other is taken under it.
 constexpr size_t kMaxHeld = 4;

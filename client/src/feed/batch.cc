@@ -91,9 +91,8 @@ Status Batch::CheckPointers(void* const* outputs, const std::vector<uint64_t>& m
 }
 
 void Batch::Finish() {
-  const std::shared_ptr<Session> session = std::move(
-      session_);  // moved out: it may be the last owner, and must then be destroyed after our own state
-  session_.reset();
+  // It may be the last owner, and must then be destroyed after our own state.
+  const std::shared_ptr<Session> session = std::move(session_);
   BatchPool::Process().Return(this);
 }
 

@@ -102,8 +102,8 @@ Result<Batch*> Feed::TakeReady() {
     if (!session_->HasNext()) return nullptr;
     if (const DecodedBatches* const decoded = session_->decoded()) {
       Result<DecodeRing::Outcome> outcome = decoded->OutcomeOf(session_->pages().next());
-      const bool evicted =
-          session_->pages().state() == FeedState::kEvicted;  // its slots may be others' by now
+      // The slots of an evicted session may be others' by now.
+      const bool evicted = session_->pages().state() == FeedState::kEvicted;
       if (!outcome.ok() && !evicted) return outcome.status();
       if (outcome.ok() && !outcome->zeroed.empty()) warnings_.ImagesAreZeroed(*outcome);
     }
@@ -159,8 +159,8 @@ Status Feed::AwaitChange(const Deadline& deadline) {
       continue;
     }
     if (session_->HasNext() || (state != FeedState::kEvicted && session_->IsAheadOfGpu())) return OkStatus();
-    if (session_->decoded() != nullptr && pages.HasNext() &&
-        state != FeedState::kEvicted) {  // it is being decoded
+    // The next batch is being decoded.
+    if (session_->decoded() != nullptr && pages.HasNext() && state != FeedState::kEvicted) {
       if (deadline.Passed()) return late("no batch was ready in time: the GPU decodes its images");
       session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
       warnings_.DecoderIsSlow(steady_clock::now() - waiting_since_, pages.held());

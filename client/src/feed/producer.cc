@@ -275,8 +275,8 @@ Status Producer::Done(uint64_t task, const Status& failure) {
   {
     const MutexLock lock(mutex_);
     ASSIGN_OR_RETURN(frame.produce, FindLocked(task));
-    open_[frame.produce.slot] =
-        {};  // before the daemon knows, since it may give the slot to Next again at once
+    // Before the daemon knows, since it may give the slot to Next again at once.
+    open_[frame.produce.slot] = {};
   }
   return lifeline_.Send(frame, std::chrono::steady_clock::now() + kDonePatience);
 }

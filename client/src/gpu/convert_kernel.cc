@@ -32,9 +32,8 @@ constexpr uint64_t GroupsOf(uint64_t samples, uint32_t height, uint32_t width) {
 Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(
     const std::shared_ptr<const CudaDevice>& device) {
   static Mutex mutex;
-  static auto* const kernels =
-      new std::map<int,
-                   std::shared_ptr<const ConvertKernel>>;  // never destroyed: kernels may still be queued
+  // Never destroyed: kernels may still be queued.
+  static auto* const kernels = new std::map<int, std::shared_ptr<const ConvertKernel>>;
   const MutexLock lock(mutex);
   std::shared_ptr<const ConvertKernel>& known = (*kernels)[device->ordinal()];
   if (known == nullptr) {

@@ -159,8 +159,8 @@ class CudaSlots final : public DeviceSlots {
   const BatchWriter writer_;
   Mutex read_mutex_;  // one read at a time
   UniqueCudaStream read_stream_ PF_GUARDED_BY(read_mutex_);
-  std::array<std::atomic<uint64_t>, kMaxSlots>
-      queued_releases_{};  // per slot, the generation whose release was queued last
+  // Per slot, the generation whose release was queued last.
+  std::array<std::atomic<uint64_t>, kMaxSlots> queued_releases_{};
 };
 
 Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {

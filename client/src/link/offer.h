@@ -71,10 +71,10 @@ struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};
   std::string lifeline_path;
-  bool replaceable = false;  // of a group: a second session may be opened before
-                             // this one ends, and then take its place; see Feed::Seek
-  bool end_first =
-      false;  // no session was made: the one to be replaced has to end first. No other field is set
+  // Of a group: a second session may be opened before this one ends, and then take its place; see Feed::Seek.
+  bool replaceable = false;
+  // No session was made: the one to be replaced has to end first. No other field is set.
+  bool end_first = false;
 
   BatchLayout layout;  // slot_bytes is the end of the last tensor
   uint32_t slot_count = 0;

@@ -16,8 +16,8 @@ Result<bool> PublishReader::Read(uint64_t sequence, BatchDescriptor* batch) cons
     return BrokenSession("the count of batches is " + std::to_string(published) + " where " +
                          std::to_string(sequence) + " were taken");
   }
-  const BatchDescriptor copy =
-      page_->ring[sequence % kMaxSlots];  // copied before the check: the page may change at any time
+  // Copied before the check: the page may change at any time.
+  const BatchDescriptor copy = page_->ring[sequence % kMaxSlots];
   const auto broken = [sequence](const std::string& how) {
     return BrokenSession("batch " + std::to_string(sequence) + how);
   };
