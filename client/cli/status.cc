@@ -23,10 +23,6 @@ namespace {
 // Batches held longer than this are reported: few steps take so long.
 constexpr double kLongLeaseSeconds = 5;
 
-struct StatusOptions {
-  bool json = false;
-};
-
 // A figure with its unit, which its name says.
 std::string Cell(const Json& entity, const std::string& figure) {
   const char* const name = figure.c_str();
@@ -248,11 +244,10 @@ void PrintSessions(const Json& status) {
   }
 }
 
-void RunStatus(const StatusOptions& options, ToolContext& context) {
+void RunStatus(bool json, ToolContext& context) {
   const std::vector<PrivateDaemon> beside = ChooseDaemon(context);
-  const std::string text = StatusJson(context.address);
-  const Json status = Json::parse(text);
-  if (options.json) {
+  const Json status = Json::parse(StatusJson(context.address));
+  if (json) {
     std::puts(status.dump(2, ' ', true).c_str());
   } else {
     PrintDaemon(status);
@@ -275,9 +270,9 @@ void AddStatusCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
       "status",
       "Shows what the daemon is doing. Exit status: 0 if it is ready, 1 if it is not or cannot be reached.");
-  const auto options = std::make_shared<StatusOptions>();
-  command->add_flag("--json", options->json, "print pinfeed.v1.GetStatusResponse as JSON");
-  command->callback([options, &context] { RunStatus(*options, context); });
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print pinfeed.v1.GetStatusResponse as JSON");
+  command->callback([json, &context] { RunStatus(*json, context); });
 }
 
 }  // namespace pinfeed
