@@ -17,7 +17,7 @@ ssize_t SocketStream::Read(char* to, size_t max_bytes) {
       ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(to, max_bytes)));
   if (message.error == EAGAIN || message.error == EWOULDBLOCK) return kWouldBlock;
   if (message.error != 0) return kBroken;
-  if (message.fds.empty() && !message.fds_lost) return static_cast<ssize_t>(message.bytes);
+  if (!message.has_fds()) return static_cast<ssize_t>(message.bytes);
   for (UniqueFd& fd : message.fds) CloseApart(std::move(fd));
   return kBroken;
 }

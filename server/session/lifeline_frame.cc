@@ -19,8 +19,7 @@ namespace {
 
 std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message,
                     std::span<const LifelineKind> expected) {
-  if (!message.fds.empty() || message.fds_lost)
-    return "a frame with descriptors, which only the daemon sends";
+  if (message.has_fds()) return "a frame with descriptors, which only the daemon sends";
   if (message.truncated) return "a frame of more than " + std::to_string(sizeof frame) + " bytes";
   if (message.bytes != sizeof frame)
     return "a frame of " + std::to_string(message.bytes) + " bytes instead of " +

@@ -84,7 +84,7 @@ std::vector<std::byte> PackReply(const DecodedRequest& request, const DecodeRing
 
 Result<DecodeRing::Failures> ParseReply(const SocketMessage& message, std::span<const std::byte> buffer,
                                         const DecodedRequest& request) {
-  if (message.fds_lost || !message.fds.empty()) return NotOfTheProtocol("a descriptor");
+  if (message.has_fds()) return NotOfTheProtocol("a descriptor");
   DecodedReply reply{};
   const size_t most = MaxReplyBytes(request.samples);
   if (message.truncated || (message.bytes != sizeof reply && message.bytes != most) || buffer.size() < most)

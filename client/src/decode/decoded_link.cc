@@ -42,8 +42,7 @@ Result<DecodeRing::Failures> DecodedLink::Fetch(const DecodeRing::Unit& unit) {
     RETURN_IF_ERROR(AwaitMessage());
     const SocketMessage message = ReceiveSocketMessage(socket_.get(), buffer_);
     if (message.error == EAGAIN) continue;
-    const bool over = message.error == 0 && message.bytes == 0 && message.fds.empty() && !message.fds_lost;
-    if (over || message.error == ECONNRESET) return Unavailable("the other process has ended it");
+    if (message.is_end() || message.error == ECONNRESET) return Unavailable("the other process has ended it");
     if (message.error != 0) return ErrnoStatus("receive from the other process", message.error);
     return ParseReply(message, buffer_, request);
   }

@@ -147,8 +147,7 @@ Status DecodedReaders::ReceiveRequest(Reader& reader) {
   SocketMessage message =
       ReceiveSocketMessage(reader.socket.get(), std::as_writable_bytes(std::span(&request, 1)));
   if (message.error == EAGAIN) return OkStatus();
-  const bool over = message.error == 0 && message.bytes == 0 && message.fds.empty() && !message.fds_lost;
-  if (over || message.error == ECONNRESET) return Unavailable("it has left");
+  if (message.is_end() || message.error == ECONNRESET) return Unavailable("it has left");
   if (message.error != 0) return ErrnoStatus("receive its requests", message.error);
   RETURN_IF_ERROR(CheckRequest(message, request, ring_.layout()));
   const DecodeRing::Place place = PlaceOf(request);

@@ -129,12 +129,10 @@ Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline, UniqueFd* memo
     LifelineFrame frame{};
     SocketMessage message = ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(&frame, 1)));
     if (message.error == EAGAIN) continue;
-    if (message.error == ECONNRESET) return HasEnded();
+    if (message.is_end() || message.error == ECONNRESET) return HasEnded();
     if (message.error != 0) return ErrnoStatus("receive a frame from the daemon", message.error);
-    const bool has_fds = !message.fds.empty() || message.fds_lost;
-    if (message.bytes == 0 && !has_fds) return HasEnded();
     const bool is_memory = frame.kind == static_cast<uint32_t>(LifelineKind::kMemory) && frame.code == 0;
-    if (message.bytes != sizeof(frame) || message.truncated || has_fds != is_memory ||
+    if (message.bytes != sizeof(frame) || message.truncated || message.has_fds() != is_memory ||
         message.fds.size() > 1 || frame.magic != kLifelineMagic)
       return Internal(
           "the daemon sent a frame of another protocol; are pinfeedd and libpinfeed of the same version?");
@@ -147,8 +145,7 @@ Result<std::optional<ReaderInvitation>> Lifeline::ReceiveReader() {
   while (true) {
     LifelineFrame frame{};
     SocketMessage message = ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(&frame, 1)));
-    const bool has_fds = !message.fds.empty() || message.fds_lost;
-    if (message.error != 0 || (message.bytes == 0 && !has_fds)) return std::nullopt;
+    if (message.error != 0 || message.is_end()) return std::nullopt;
     if (message.bytes != sizeof(frame) || message.truncated || frame.magic != kLifelineMagic)
       return Internal("the daemon sent a frame of another protocol");
     if (frame.kind != static_cast<uint32_t>(LifelineKind::kReader)) continue;
