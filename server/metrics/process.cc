@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "server/metrics/snapshot.h"
+#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 
@@ -30,9 +31,7 @@ uint64_t ResidentBytes() {
 }
 
 uint32_t MaxFds() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  return static_cast<uint32_t>(std::min<rlim_t>(limit.rlim_cur, UINT32_MAX));
+  return static_cast<uint32_t>(std::min<uint64_t>(DescriptorLimit(), UINT32_MAX));
 }
 
 double CpuSeconds() {

@@ -2,7 +2,6 @@
 #include "server/session/lifeline.h"
 
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 namespace {
@@ -27,10 +27,7 @@ constexpr std::chrono::seconds kOrphanLogDelay(1);
 
 // The limit for all users together: a quarter of the descriptors, since sessions need descriptors, too.
 size_t MaxSilent() {
-  rlimit limit{};
-  constexpr rlim_t kMax = 1024;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMax;
-  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMax));
+  return std::clamp<size_t>(DescriptorLimit() / 4, 1, 1024);
 }
 
 }  // namespace
