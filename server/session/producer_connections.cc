@@ -51,14 +51,12 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
 Result<std::shared_ptr<Session>> ProducerConnections::SessionOf(const Peer& peer,
                                                                 const uint8_t (&token)[kTokenBytes]) const {
   std::shared_ptr<Session> session = sessions_.FindByToken(token);
-  bool has_departed = false;
+  const bool is_own = session != nullptr && session->peer.uid == peer.uid;
+  if (is_own && session->state == SessionState::kAttached) return session;
+  bool has_departed = is_own;
   for (const Token& departed : departed_)  // no early exit, so that the time reveals nothing
     if (TokensEqual(departed, token)) has_departed = true;
-  if (session != nullptr && session->peer.uid == peer.uid) {
-    if (session->state == SessionState::kAttached) return session;
-    has_departed = true;
-  }
-  if (has_departed) return Unavailable("attach a producer: its session has ended");
+  if (has_departed) return Unavailable("attach a producer: its session has ended, or is not attached yet");
   return Status(Code::kUnauthenticated, "attach a producer: the token is that of no session of this user (" +
                                             Describe(peer) + "); ask for another");
 }
@@ -120,7 +118,7 @@ Status ProducerConnections::Watch(ConnectionId id, Connection& connection) {
                    loop_.Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
                      Connection& ended = connections_.at(id);
                      ended.group->OnEnded(ended.producer);
-                     Forget(id);
+                     connections_.erase(id);
                    }));
   return OkStatus();
 }
@@ -162,7 +160,10 @@ void ProducerConnections::OnHangUp(ConnectionId id) {
   Connection& connection = connections_.at(id);
   connection.watched_socket.End();
   connection.socket->HangUp();
-  if (!connection.group->OnHungUp(connection.producer)) return Forget(id);
+  if (!connection.group->OnHungUp(connection.producer)) {
+    connections_.erase(id);
+    return;
+  }
   loop_.At(EventLoop::Clock::now() + kProducerLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
@@ -189,10 +190,6 @@ void ProducerConnections::Dismiss(const Session& session) {
   if (departed_.size() > kDepartedKept) departed_.pop_front();
   for (const auto& [id, connection] : connections_)
     if (connection.session_id == session.id) connection.group->Dismiss(connection.producer);
-}
-
-void ProducerConnections::Forget(ConnectionId id) {
-  connections_.erase(id);
 }
 
 }  // namespace pinfeed

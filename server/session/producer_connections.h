@@ -34,8 +34,9 @@ class ProducerConnections {
       : loop_(loop), sessions_(sessions), refusals_(refusals), room_(room) {}
 
   // Takes over a connection with this first frame. On an error `fd` is left to the caller, who refuses the
-  // producer. kUnauthenticated: the token is none of an attached session of this user; kUnavailable: it was;
-  // kFailedPrecondition: the daemon fills the session's batches; or those of ProducerGroup::CheckRoom.
+  // producer. kUnauthenticated: the token is that of no session of this user; kUnavailable: of one that is
+  // not attached; kFailedPrecondition: the daemon fills the session's batches; or those of
+  // ProducerGroup::CheckRoom.
   Status Admit(const Peer& peer, const LifelineFrame& frame, UniqueConnection& fd);
   // The session has departed from its feed: its producers get no more tasks there.
   void Dismiss(const Session& session);
@@ -57,6 +58,7 @@ class ProducerConnections {
     EventLoop::Watched watched_pidfd;
   };
 
+  // The attached session that the token is of; otherwise the errors of Admit that concern the token.
   Result<std::shared_ptr<Session>> SessionOf(const Peer& peer, const uint8_t (&token)[kTokenBytes]) const;
   Status Watch(ConnectionId id, Connection& connection);
   void OnReadable(ConnectionId id);
@@ -65,7 +67,6 @@ class ProducerConnections {
   void OnHangUp(ConnectionId id);
   // Called periodically for each producer: see ProducerGroup::ReplaceLate.
   void CheckLate(ConnectionId id);
-  void Forget(ConnectionId id);
 
   EventLoop& loop_;
   const SessionTable& sessions_;
@@ -73,7 +74,8 @@ class ProducerConnections {
   ConnectionRoom& room_;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
-  std::deque<Token> departed_;  // of the latest sessions: processes that were being started come with them
+  // Of the sessions that departed last: processes that were being started meanwhile come with them.
+  std::deque<Token> departed_;
 };
 
 }  // namespace pinfeed

@@ -332,11 +332,10 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
  * they fill batches i with i mod n == lane; otherwise `lane` is 0. Pass the *size bytes at *invitation (a
  * pinfeed.v1.ProducerInvitation) to them, and free them with pf_free.
  *
- * Keep the invitation secret: whichever process of the user has it can attach. It becomes
- * invalid when the feed closes, seeks or loses the daemon; producers then need new ones. May be called from
- * any thread, also during pf_next, but not during pf_close. PF_UNAVAILABLE while there is no daemon;
- * PF_INVALID_ARGUMENT for a lane that no batch has; PF_FAILED_PRECONDITION if the feed is closed or its
- * dataset is not produced. */
+ * Keep the invitation secret: whichever process of the user has it can attach. It becomes invalid when the
+ * feed closes, seeks or loses the daemon; producers then need new ones. May be called from any thread, also
+ * during pf_next, but not during pf_close. PF_UNAVAILABLE while there is no daemon; PF_INVALID_ARGUMENT for a
+ * lane that no batch has; PF_FAILED_PRECONDITION if the feed is closed or its dataset is not produced. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
 /* Asks the daemon at `address` for a place at a batcher: `request_json` is a pinfeed.v1.JoinBatcherRequest,
