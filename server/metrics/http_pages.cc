@@ -17,7 +17,6 @@ std::string_view ReasonPhrase(int code) {
                                                                   {400, "Bad Request"},
                                                                   {404, "Not Found"},
                                                                   {405, "Method Not Allowed"},
-                                                                  {408, "Request Timeout"},
                                                                   {421, "Misdirected Request"},
                                                                   {431, "Request Header Fields Too Large"},
                                                                   {503, "Service Unavailable"},

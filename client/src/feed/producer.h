@@ -60,7 +60,6 @@ class Producer {
   Result<ProducerTask> Next(const Deadline& deadline);
   // Returns an open task. kFailedPrecondition if none has this number.
   Result<ProducerTask> Find(uint64_t task) const PF_EXCLUDES(mutex_);
-  Result<ProducerTask> FindLocked(uint64_t task) const PF_REQUIRES(mutex_);
   // The memory of a tensor in an open task's slot.
   std::byte* Address(const ProducerTask& task, const TensorPlace& tensor) const;
   // Asks for memory of its own for the batch of an open task, which does not fit into its slot; at most once
@@ -78,6 +77,7 @@ class Producer {
   Producer(Invitation invitation, Lifeline lifeline, Mapping arena)
       : invitation_(std::move(invitation)), lifeline_(std::move(lifeline)), arena_(std::move(arena)) {}
   Status CheckProcess() const;
+  Result<ProducerTask> FindLocked(uint64_t task) const PF_REQUIRES(mutex_);
   // Returns the task of a frame, now open. kInternal if it is impossible.
   Result<ProducerTask> Begin(const LifelineFrame& frame);
   // Waits for the answer to a request for memory. Tasks that come before it are for Next.
