@@ -295,6 +295,13 @@ Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start) {
   return header;
 }
 
+Result<bool> StartsAsNpy(const RandomAccessFile& file) {
+  std::string start(kMagic.size(), '\0');
+  if (file.size() < start.size()) return false;
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(start))));
+  return start == kMagic;
+}
+
 Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   const auto in_file = [&](const Status& status) {
     return status.WithContext("open " + QuotePath(file.path()));

@@ -35,6 +35,9 @@ struct NpyHeader {
 // dimension).
 Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start);
 
+// Whether `file` starts as a .npy file does, whatever its name.
+Result<bool> StartsAsNpy(const RandomAccessFile& file);
+
 // Reads and parses the header of `file`. kDataLoss, with both numbers, if the size of the file is not exactly
 // what the header implies.
 Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format "tokens": a stream of token ids. In: a headerless little-endian file, or a 1-D .npy file, of
-// uint16 or uint32. Out: the fields "x" and "y", int64 [sequence_length]; y is one token ahead of x.
+// The format "tokens": a stream of token ids. In: a headerless little-endian file, or a 1-D .npy file of any
+// name, of uint16 or uint32. Out: the fields "x" and "y", int64 [sequence_length]; y is one token ahead of x.
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -216,15 +216,17 @@ struct TokenOptions {
 };
 
 // Sample i starts at token i * stride and spans sequence_length + 1 tokens, so the number of samples is
-// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type.
+// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type. A
+// file that starts as one is one, whatever its name: its header would be read as tokens.
 Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
                                                   const TokenOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
+  ASSIGN_OR_RETURN(const bool starts_as_npy, StartsAsNpy(*file));
+  const bool is_npy = starts_as_npy || base.path().ends_with(kNpyExtension);
   ASSIGN_OR_RETURN(const Stream stream,
-                   base.path().ends_with(kNpyExtension)
-                       ? NpyStream(*file, options.dtype)
-                       : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
-  if (!options.dtype && !base.path().ends_with(kNpyExtension)) RETURN_IF_ERROR(CheckIsUint16(*file));
+                   is_npy ? NpyStream(*file, options.dtype)
+                          : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
+  if (!options.dtype && !is_npy) RETURN_IF_ERROR(CheckIsUint16(*file));
   const uint64_t length = options.sequence_length;
   const uint64_t stride = options.stride == 0 ? length : options.stride;
   if (stream.tokens < length + 1) {

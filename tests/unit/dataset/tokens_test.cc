@@ -126,6 +126,21 @@ TEST_F(TokensTest, ANpyFileTellsItsOwnType) {
   EXPECT_EQ(Sample(*dataset, 1, 1), (std::vector<int64_t>{4, 5}));
 }
 
+// numpy.save to an open file adds no extension.
+TEST_F(TokensTest, ANpyFileOfAnotherNameIsOneAsWell) {
+  const std::string file = NpyHeaderBytes("<u2", "(5,)", false) + RawBytes<uint16_t>({1, 2, 60000, 4, 5});
+  for (const char* const name : {"t.bin", "t.NPY"}) {
+    dir_.Write(name, file);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open(name, 2));
+    EXPECT_EQ(dataset->info().samples, 2U);
+    EXPECT_EQ(Sample(*dataset, 0, 0), (std::vector<int64_t>{1, 2}));
+    EXPECT_THAT(Open(name, 2, 0, DType::kUint32),
+                StatusIs(Code::kInvalidArgument, HasSubstr("leave token_dtype out")));
+  }
+  dir_.Write("b.bin", NpyHeaderBytes("<i8", "(2,)", false) + std::string(16, 'x'));
+  EXPECT_THAT(Open("b.bin", 1), StatusIs(Code::kInvalidArgument, HasSubstr("1-D array of int64")));
+}
+
 TEST_F(TokensTest, RefusesArraysThatAreNoStream) {
   dir_.Write("a.npy", NpyHeaderBytes("<u2", "(2, 2)", false) + std::string(8, 'x'));
   dir_.Write("b.npy", NpyHeaderBytes("<i8", "(2,)", false) + std::string(16, 'x'));
