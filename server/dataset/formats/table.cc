@@ -205,13 +205,14 @@ class SeparatedValues final : public TableReader {
   SeparatedValues(const RandomAccessFile& file, char separator) : source_(file), separator_(separator) {}
 
   Status ReadHeader() {
+    ASSIGN_OR_RETURN(const std::string_view start, source_.Next());
+    if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff"))
+      return RowError(source_.file(), 1, "the file is UTF-16; save it as UTF-8");
     std::vector<RawCell> names;
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
     if (!found)
       return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
     const std::string& first = names.front().text;
-    if (first.starts_with("\xff\xfe") || first.starts_with("\xfe\xff"))
-      return RowError(source_.file(), 1, "the file is UTF-16; save it as UTF-8");
     if (names.size() == 1 && !names.front().quoted && first.find(';') != std::string::npos)
       return RowError(source_.file(), line_,
                       "the first row names one column with a semicolon, " + QuotePath(first) +
@@ -288,11 +289,16 @@ class SeparatedValues final : public TableReader {
       if (c == '\n') {
         if (!empty) return true;
         line_ = next_line_;
+        bytes = 0;
         continue;
       }
       if (c == '\r') {
         ASSIGN_OR_RETURN(const int next, Peek());
-        if (next == '\n' || next < 0) continue;
+        // Before another one: on Windows, Python's csv.writer ends lines in "\r\r\n" without newline="".
+        if (next == '\n' || next == '\r' || next < 0) continue;
+        return RowError(source_.file(), line_,
+                        "a carriage return stands within a line; end lines with a line feed, and quote a "
+                        "value that has one");
       }
       empty = false;
       if (c == separator_) {
@@ -302,10 +308,10 @@ class SeparatedValues final : public TableReader {
         row.emplace_back();
       } else if (c == '"' && cell.text.empty() && !cell.quoted) {
         cell.quoted = in_quotes = true;
-      } else if (c == '"' || cell.quoted) {
-        return RowError(source_.file(), line_, "a value contains a quote; double it, and quote the value");
-      } else {  // a lone '\r'
-        cell.text += c;
+      } else {  // a quote, or what follows one that closes
+        return RowError(
+            source_.file(), line_,
+            "a value contains a quote; double it, and quote the whole value, blanks around it included");
       }
     }
   }

@@ -325,6 +325,17 @@ TEST_F(ManifestTest, QuotedValuesMayHoldAnything) {
 }
 
 // A table is read in windows: each byte of these rows once begins one.
+// As Python's csv.writer writes them on Windows without newline="". No other carriage return is read:
+// Python's readers end a row there.
+TEST_F(ManifestTest, ALineMayEndInTwoCarriageReturns) {
+  ASSERT_OK_AND_ASSIGN(const auto table, OpenText("t.csv", "x,label\r\r\n1,\"cat\"\r\r\n2,dog\r\r\n"));
+  EXPECT_EQ(table->info().samples, 2U);
+  EXPECT_EQ(table->info().classes, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_TRUE(table->info().left_out.empty());
+  ExpectFault("t.csv", "x,y\n1,a\rb\n", "line 2 of ");
+  ExpectFault("t.csv", "x,label\r1,2\r3,4\r", "a carriage return stands within a line");
+}
+
 TEST_F(ManifestTest, RowsMayLieAcrossTwoWindows) {
   constexpr size_t kWindow = size_t{1} << 20;
   const std::string rows = "1,\"x\"\"y\r\nz,\"\r\n2,w\r\n\n3,\"\"\r\n";
@@ -442,6 +453,7 @@ TEST_F(ManifestTest, RowsAreBounded) {
   ExpectFault("t.csv", "a\nb\n" + std::string(kMaxRowBytes + 1, 'x') + "\n", "line 3 of ");
   ExpectFault("t.csv", "a\nb\n\"" + std::string(kMaxRowBytes, 'x') + "\"\n",
               "a row has more than 1048576 bytes");
+  EXPECT_OK(OpenText("t.csv", "a\n" + std::string(kMaxRowBytes + 1, '\n') + "b\n"));  // lines, not a row
   const auto row = [](char key) { return "{\"" + std::string(600'000, key) + "\": 1}\n"; };
   ExpectFault("t.jsonl", row('a') + row('b'), "the rows' keys have more than 1048576 bytes");
 }
@@ -457,6 +469,7 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
   ExpectFault("t.csv", "a\n1\"2\n", "a value contains a quote");
   ExpectFault("t.csv", "\xff\xfex\n1\n", "the file is UTF-16");
+  ExpectFault("t.csv", std::string("\xff\xfex\0\r\0\n\0", 8), "the file is UTF-16");
   ExpectFault("t.csv", "x;y\n1;2\n", "names one column with a semicolon, 'x;y'");
   ExpectFault("t.csv", "x,label\n1,cat\n2,\xe4\n",
               "line 3: the text '\\xe4' of the column 'label' is not UTF-8");
