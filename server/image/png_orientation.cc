@@ -32,11 +32,13 @@ std::optional<std::string_view> TakeWord(std::string_view& text) {
   return word;
 }
 
-// Purpose: inflates the text chunks of one file within the limits.
+// Purpose: inflates the text chunks of one file, and keeps all text within the limits.
 class TextInflater {
  public:
   // Accepts a stream that ends early. Empty when the data is damaged.
   Result<std::optional<std::string>> Inflate(std::string_view data);
+  // Adds text that is not inflated to the total. kResourceExhausted: that is too much.
+  Status Count(size_t bytes);
 
  private:
   std::string buffer_;
@@ -54,18 +56,30 @@ Result<std::optional<std::string>> TextInflater::Inflate(std::string_view data) 
   const int ended = ::inflate(&stream, Z_FINISH);
   const size_t size = buffer_.size() - stream.avail_out;
   ::inflateEnd(&stream);
-  total_ += size;
-  if (size > kMaxTextBytes || total_ > kMaxAllTextBytes)
-    return ResourceExhausted("PNG: text about its orientation inflates to more than 1 MiB, or 64 MiB in all");
+  if (size > kMaxTextBytes)
+    return ResourceExhausted("PNG: text about its orientation inflates to more than 1 MiB");
+  RETURN_IF_ERROR(Count(size));
   if (ended != Z_STREAM_END && ended != Z_BUF_ERROR) return std::optional<std::string>();
   return std::optional<std::string>(buffer_.substr(0, size));
 }
 
+Status TextInflater::Count(size_t bytes) {
+  total_ += bytes;
+  if (total_ <= kMaxAllTextBytes) return OkStatus();
+  return ResourceExhausted("PNG: text about its orientation has more than 64 MiB; remove this metadata");
+}
+
+// A text that may say the orientation. Not copied from the file: it may be almost all of it.
+struct OrientationText {
+  std::optional<std::string_view> text;  // in the file, or in `inflated`
+  std::string inflated;
+};
+
 struct OrientationSources {
   bool exif = false;
   std::span<const std::byte> tiff;
-  std::optional<std::string> profile;
-  std::optional<std::string> xmp;
+  OrientationText profile;
+  OrientationText xmp;
   TextInflater inflater;
 };
 
@@ -74,14 +88,12 @@ Status ReadText(const PngChunk& chunk, OrientationSources& sources) {
   std::string_view rest = Text(chunk.data);
   const std::optional<std::string_view> name = TakeWord(rest);
   if (!name || (*name != kRawProfile && *name != kXmp)) return OkStatus();
-  std::optional<std::string> text;
-  if (chunk.Is("tEXt")) {
-    text = std::string(rest);
-  } else if (chunk.Is("zTXt")) {
+  std::optional<std::string> inflated;
+  if (chunk.Is("zTXt")) {
     if (!rest.empty() && rest[0] != '\0') return DataLoss("PNG: a zTXt chunk has an unknown compression");
-    ASSIGN_OR_RETURN(text, sources.inflater.Inflate(rest.empty() ? rest : rest.substr(1)));
-    if (!text) text = "";
-  } else {
+    ASSIGN_OR_RETURN(inflated, sources.inflater.Inflate(rest.empty() ? rest : rest.substr(1)));
+    if (!inflated) inflated = "";
+  } else if (chunk.Is("iTXt")) {
     if (rest.size() < 2) return OkStatus();
     const bool compressed = rest[0] != '\0';
     const bool known = rest[1] == '\0';
@@ -89,13 +101,16 @@ Status ReadText(const PngChunk& chunk, OrientationSources& sources) {
     const std::optional<std::string_view> language = TakeWord(rest);
     const std::optional<std::string_view> translated = TakeWord(rest);
     if (!translated || (compressed && !known)) return OkStatus();
-    text = std::string(rest);
     if (compressed) {
-      ASSIGN_OR_RETURN(text, sources.inflater.Inflate(rest));
+      ASSIGN_OR_RETURN(inflated, sources.inflater.Inflate(rest));
+      if (!inflated) return OkStatus();
     }
-    if (!text || !IsUtf8(*text) || !IsUtf8(*language) || !IsUtf8(*translated)) return OkStatus();
+    if (!IsUtf8(inflated ? *inflated : rest) || !IsUtf8(*language) || !IsUtf8(*translated)) return OkStatus();
   }
-  (*name == kXmp ? sources.xmp : sources.profile) = std::move(text);
+  if (!inflated) RETURN_IF_ERROR(sources.inflater.Count(rest.size()));
+  OrientationText& source = *name == kXmp ? sources.xmp : sources.profile;
+  source.text = rest;
+  if (inflated) source.text = source.inflated = *std::move(inflated);
   return OkStatus();
 }
 
@@ -127,6 +142,7 @@ std::vector<std::byte> RawProfile(std::string_view text) {
                                   : -1;
   };
   std::vector<std::byte> bytes;
+  bytes.reserve(text.size() / 2);
   int high = -1;
   for (const char c : text) {
     if (c == '\n' || (high < 0 && (c == ' ' || (c >= '\t' && c <= '\r')))) continue;
@@ -161,12 +177,12 @@ Result<int> PngOrientation(const PngChunks& chunks) {
   std::optional<int> orientation;
   if (sources.exif) {
     orientation = TiffOrientation(sources.tiff);
-  } else if (sources.profile) {
-    const std::vector<std::byte> profile = RawProfile(*sources.profile);
+  } else if (sources.profile.text) {
+    const std::vector<std::byte> profile = RawProfile(*sources.profile.text);
     orientation = TiffOrientation(WithoutExifId(profile));
   }
   if (orientation) return *orientation;
-  return sources.xmp ? XmpOrientation(*sources.xmp) : 1;
+  return sources.xmp.text ? XmpOrientation(*sources.xmp.text) : 1;
 }
 
 }  // namespace pinfeed

@@ -9,6 +9,7 @@
 
 #include "server/image/exif.h"
 #include "server/image/png_chunks.h"
+#include "server/image/png_orientation.h"
 #include "tests/support/testing.h"
 #include "tests/unit/image/image_fixture.h"
 
@@ -224,6 +225,25 @@ TEST(DecodeTest, PngOfMillionsOfEmptyChunksIsRefused) {
   PngChunks chunks;
   EXPECT_THAT(chunks.Scan(file), StatusIs(Code::kResourceExhausted, HasSubstr("chunks")));
   EXPECT_OK(chunks.Scan(std::span(file).first(file.size() - chunk.size())));
+}
+
+// As in Pillow. A file of such text would need the memory of several.
+TEST(DecodeTest, TextAboutTheOrientationOfAPngIsBounded) {
+  using std::string_view_literals::operator""sv;
+  const auto orientation = [](uint32_t bytes) -> Result<int> {
+    std::string text("XML:com.adobe.xmp\0tiff:Orientation=\"6\""sv);
+    text.resize(bytes, ' ');
+    std::string file("\x89PNG\r\n\x1A\n"sv);
+    for (int shift = 24; shift >= 0; shift -= 8) file += static_cast<char>(bytes >> shift);
+    file += "tEXt" + text + std::string("\0\0\0\0\0\0\0\0IDAT\0\0\0\0"sv);
+    const std::vector<std::byte> held = BytesOf(file);
+    PngChunks chunks;
+    RETURN_IF_ERROR(chunks.Scan(held));
+    return PngOrientation(chunks);
+  };
+  ASSERT_OK_AND_ASSIGN(const int found, orientation(1 << 20));
+  EXPECT_EQ(found, 6);
+  EXPECT_THAT(orientation((64 << 20) + 100), StatusIs(Code::kResourceExhausted, HasSubstr("64 MiB")));
 }
 
 // Pillow decodes such a file, also when it was copied into a larger block of zeros.
