@@ -213,10 +213,15 @@ class SeparatedValues final : public TableReader {
     if (!found)
       return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
     const std::string& first = names.front().text;
-    if (names.size() == 1 && !names.front().quoted && first.find(';') != std::string::npos)
+    if (const size_t other = first.find_first_of(kSeparators);
+        names.size() == 1 && !names.front().quoted && other != std::string::npos) {
+      const std::string what = first[other] == ';'   ? "a semicolon"
+                               : first[other] == ',' ? "a comma"
+                                                     : "a tab";
       return RowError(source_.file(), line_,
-                      "the first row names one column with a semicolon, " + QuotePath(first) +
-                          "; separate values by commas, or by tabs in a .tsv");
+                      "the first row names one column with " + what + ", " + QuotePath(first) +
+                          "; separate values by commas in a .csv, and by tabs in a .tsv");
+    }
     for (RawCell& name : names) {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return RowError(source_.file(), line_,
@@ -354,6 +359,8 @@ class SeparatedValues final : public TableReader {
     if (const auto real = number ? ParseReal(text) : std::nullopt) return *real;
     return cell.text;
   }
+
+  static constexpr std::string_view kSeparators = ";,\t";  // that programs write
 
   ByteSource source_;
   const char separator_;

@@ -471,6 +471,9 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "\xff\xfex\n1\n", "the file is UTF-16");
   ExpectFault("t.csv", std::string("\xff\xfex\0\r\0\n\0", 8), "the file is UTF-16");
   ExpectFault("t.csv", "x;y\n1;2\n", "names one column with a semicolon, 'x;y'");
+  ExpectFault("t.csv", "x\ty\n1\t2\n", "names one column with a tab, 'x\\ty'");
+  ExpectFault("t.tsv", "x,y\n1,2\n", "names one column with a comma, 'x,y'");
+  EXPECT_OK(OpenText("t.tsv", "\"x,y\"\n1\n"));  // it is meant so
   ExpectFault("t.csv", "x,label\n1,cat\n2,\xe4\n",
               "line 3: the text '\\xe4' of the column 'label' is not UTF-8");
   EXPECT_OK(OpenText("t.csv", "file_name,x\n\xe4.jpg,1\n"));  // a path may be any bytes
