@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kJpegMagic("\xFF\xD8\xFF", 3);
 constexpr std::string_view kPngMagic("\x89PNG\r\n\x1A\n", 8);
+constexpr std::string_view kGifMagic("GIF8");
 constexpr std::string_view kRiffMagic("RIFF");
 constexpr std::string_view kWebpMagic("WEBP");
 constexpr size_t kWebpMagicOffset = 8;  // behind the RIFF header's size
@@ -35,7 +36,9 @@ Status NotAnImage(std::span<const std::byte> file) {
     std::snprintf(hex, sizeof hex, " %02x", std::to_integer<unsigned>(file[i]));
     start += hex;
   }
-  return DataLoss("neither JPEG, PNG nor WebP: the file starts with" + start);
+  if (StartsWith(file, kGifMagic)) start += " (GIF)";
+  return DataLoss("neither JPEG, PNG nor WebP: the file starts with" + start +
+                  "; convert it to one of these, or remove it");
 }
 
 }  // namespace

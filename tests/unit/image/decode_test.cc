@@ -199,6 +199,13 @@ std::vector<std::byte> BytesOf(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
+// Some collections of photographs name them .jpg.
+TEST(DecodeTest, GifIsNamed) {
+  ImageDecoder decoder;
+  EXPECT_THAT(decoder.Open(BytesOf("GIF89a...")),
+              StatusIs(Code::kDataLoss, HasSubstr("starts with 47 49 46 38 39 61 2e 2e (GIF); convert it")));
+}
+
 TEST(DecodeTest, PngWithTooFewBytesForItsPixelsIsRefusedBeforeMemoryIsTaken) {
   using std::string_view_literals::operator""sv;
   const std::vector<std::byte> file = BytesOf(
