@@ -304,7 +304,7 @@ def test_workers_that_hang_for_ever_hold_up_no_other(host, monkeypatch, held, wo
 
 def test_a_first_batch_that_hangs_goes_to_another_worker(host, monkeypatch):
     monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.1)
-    loader = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, worker_init_fn=stop_first, retry_after=0.2, address=host.address)
+    loader = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, worker_init_fn=stop_first, seeding="sample", retry_after=0.2, address=host.address)
     assert [index for batch in loader for index in batch[0].tolist()] == list(range(20))
 
 

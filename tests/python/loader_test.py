@@ -177,7 +177,8 @@ def test_datapipes_are_refused_with_advice():
         ({"max_batch_bytes": 0}, "max_batch_bytes: 0 is not a whole number"),
         ({"seeding": "none"}, 'seeding: \'none\' is not "sample"'),
         ({"address": 7}, "address: 7 is not the path"),
-        ({"num_workers": 1, "retry_after": 1, "generator": torch.Generator()}, 'seeding="worker", the default with generator= .give seeding="sample"'),
+        ({"num_workers": 1, "retry_after": 1, "generator": torch.Generator()}, 'seeding="worker", the default with generator .give seeding="sample"'),
+        ({"num_workers": 1, "retry_after": 1, "worker_init_fn": print}, 'seeding="worker", the default with worker_init_fn .give seeding="sample"'),
         ({"num_workers": 1, "retry_after": 1, "seeding": "worker"}, 'seeding="worker": a batch depends'),
     ],
 )

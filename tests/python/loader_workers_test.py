@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import random
 import select
 import signal
 import subprocess
@@ -437,6 +438,28 @@ def test_an_iterator_that_has_raised_is_freed_with_its_last_reference(sampler):
 
 def refuse(worker):
     raise OSError(f"worker {worker} has no GPU")
+
+
+class Jitter(Numbers):
+    """Draws from a generator of its own, as MONAI's transforms do."""
+
+    generator = random.Random(0)
+
+    def __getitem__(self, index):
+        return index, self.generator.random(), random.random()
+
+
+def seed_own_generator(worker):
+    torch.utils.data.get_worker_info().dataset.generator.seed(worker)
+    random.seed(worker)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_worker_init_fn_sets_is_as_in_torch(persistent):
+    arguments = {"batch_size": 2, "num_workers": 2, "worker_init_fn": seed_own_generator, "persistent_workers": persistent}
+    ours, theirs = pinfeed.DataLoader(Jitter(12), **arguments), TorchLoader(Jitter(12), **arguments)
+    for _ in range(2):
+        assert [[column.tolist() for column in batch] for batch in ours] == [[column.tolist() for column in batch] for batch in theirs]
 
 
 def test_a_worker_init_fn_that_fails_is_told():

@@ -64,10 +64,10 @@ class DataLoader(Generic[_Batch]):
     worker number without a batch in between, raise RuntimeError.
 
     seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
-    default with a generator, unless `share` is given, and what iterable datasets always have. A worker that dies is
-    replaced too: another one continues from the generators' states behind its last batch. An iterable dataset needs
-    `state_dict` and `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError,
-    as in torch.
+    default with a generator or a worker_init_fn, unless `share` is given, and what iterable datasets always have. A worker
+    that dies is replaced too: another one continues from the generators' states behind its last batch. An iterable
+    dataset needs `state_dict` and `load_state_dict` for that, or its iterator does. Without them a worker's death raises
+    RuntimeError, as in torch.
 
     With num_workers=0 nothing is seeded.
 
@@ -200,9 +200,11 @@ class DataLoader(Generic[_Batch]):
         elif self._rows is not None:
             self.collate_fn = functools.partial(collate, rows=self._rows)
 
-        default = ', the default with generator= (give seeding="sample")' if seeding is None else ""
+        default = ""
         if seeding is None:
-            seeding = "sample" if generator is None or share is not None else "worker"
+            as_torch = [name for name, value in (("generator", generator), ("worker_init_fn", worker_init_fn)) if value is not None]
+            seeding = "worker" if as_torch and share is None else "sample"
+            default = f', the default with {" and ".join(as_torch)} (give seeding="sample")'
         self._seeding: str = seeding
         if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
             why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
