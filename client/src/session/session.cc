@@ -23,8 +23,8 @@ constexpr std::chrono::milliseconds kEnding(200);
 }  // namespace
 
 Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
-                                                 std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
-                                                 Unusable* unusable) {
+                                                 const std::shared_ptr<DecodeEngine>& engine,
+                                                 SteadyTime deadline, Unusable* unusable) {
   *unusable = Unusable::kNothing;
   std::vector<UniqueFd> fds;
   const size_t fd_count = offer.resident                       ? kLifelineFdsResident
@@ -41,7 +41,7 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
   if (memory.ok()) {
     std::shared_ptr<Session> session(
         new Session(std::move(offer), ordinal, std::move(lifeline), *std::move(memory)));
-    Status decoding = session->StartDecoding(std::move(engine), std::move(link));
+    Status decoding = session->StartDecoding(engine, std::move(link));
     if (decoding.ok()) return session;
     if (decoding.code() == Code::kResourceExhausted) *unusable = Unusable::kDecoder;
     session->End();  // the next session finds the daemon's memory free
@@ -66,12 +66,12 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory 
       slots_(offer_, ordinal, std::move(memory.arena), std::move(memory.device)),
       resident_(std::move(memory.resident)) {}
 
-Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine, UniqueFd link) {
+Status Session::StartDecoding(const std::shared_ptr<DecodeEngine>& engine, UniqueFd link) {
   if (offer_.Decoded() == nullptr) return OkStatus();
   if (engine == nullptr)
     return Internal("the daemon wants images to be decoded here, which was not offered to it");
-  Result<std::unique_ptr<DecodedBatches>> decoded = DecodedBatches::Start(
-      offer_, pages_.reader(), slots_.address(0), std::move(engine), lifeline_, std::move(link));
+  Result<std::unique_ptr<DecodedBatches>> decoded =
+      DecodedBatches::Start(offer_, pages_.reader(), slots_.address(0), engine, lifeline_, std::move(link));
   if (decoded.ok()) {
     decoded_ = *std::move(decoded);
     return OkStatus();

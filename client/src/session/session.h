@@ -34,8 +34,8 @@ class Session {
   // Precondition: the offer passed CheckOffer.
   // `engine`: decodes the images of such an offer (FeedOffer::Decoded); else it may be null.
   static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal,
-                                                 std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
-                                                 Unusable* unusable);
+                                                 const std::shared_ptr<DecodeEngine>& engine,
+                                                 SteadyTime deadline, Unusable* unusable);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -93,7 +93,7 @@ class Session {
  private:
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory memory);
   // `link`: see DecodedBatches.
-  Status StartDecoding(std::shared_ptr<DecodeEngine> engine, UniqueFd link);
+  Status StartDecoding(const std::shared_ptr<DecodeEngine>& engine, UniqueFd link);
   Status WriteOnHost(const BatchDescriptor& batch, const OutputMemory& outputs, void* stream);
   // Unmaps all memory once the GPU no longer needs it. Returns false if the GPU still does at `deadline`, or
   // cannot say because its context is broken; the memory then stays mapped until the process ends.

@@ -55,7 +55,7 @@ nanoseconds CopyEngine::Stalled() const {
 void CopyEngine::Run() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   const auto scope = device_->Enter();
-  if (const Status entered = scope.status(); !entered.ok()) Fail(entered);
+  if (const Status& entered = scope.status(); !entered.ok()) Fail(entered);
   in_context_.count_down();
   while (true) {
     bool closed = false;
