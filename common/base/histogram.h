@@ -14,7 +14,7 @@
 
 namespace pinfeed {
 
-// A duration as histograms and counters have it; 0 for a negative one.
+// Returns a duration as a count for histograms and counters; 0 if it is negative.
 inline uint64_t Nanoseconds(std::chrono::nanoseconds duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
 }

@@ -3,7 +3,6 @@
 
 #include <zlib.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,7 +56,8 @@ Result<std::optional<std::string>> TextInflater::Inflate(std::string_view data) 
   const size_t size = buffer_.size() - stream.avail_out;
   ::inflateEnd(&stream);
   if (size > kMaxTextBytes)
-    return ResourceExhausted("PNG: text about its orientation inflates to more than 1 MiB");
+    return ResourceExhausted(
+        "PNG: text about its orientation inflates to more than 1 MiB; remove this metadata");
   RETURN_IF_ERROR(Count(size));
   if (ended != Z_STREAM_END && ended != Z_BUF_ERROR) return std::optional<std::string>();
   return std::optional<std::string>(buffer_.substr(0, size));

@@ -84,7 +84,7 @@ Status ProducerGroup::CheckRoomLocked(uint32_t lane) const {
   if (cancelled_) return Unavailable(feed + " has ended");
   if (producers_.size() >= kMaxProducers) {
     return ResourceExhausted(feed + " has " + std::to_string(producers_.size()) +
-                             ", which is the limit; use fewer processes");
+                             " producers, which is the limit; use fewer processes");
   }
   return OkStatus();
 }

@@ -98,7 +98,7 @@ class ProducerGroup {
   bool OnHungUp(ProducerId producer) PF_EXCLUDES(mutex_);
   // The producer's process has ended.
   void OnEnded(ProducerId producer) PF_EXCLUDES(mutex_);
-  // The session that invited the producer has departed. The producer gets no more tasks.
+  // The session whose token the producer used has departed. The producer gets no more tasks.
   void Dismiss(ProducerId producer) PF_EXCLUDES(mutex_);
   // How long a task may take; 0: no limit.
   std::chrono::milliseconds task_timeout() const { return task_timeout_; }

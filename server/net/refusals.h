@@ -15,8 +15,10 @@
 namespace pinfeed {
 
 enum class Refusal : uint8_t {
-  kUid,          // the peer's user may not connect
-  kRequest,      // a call to open a feed, list datasets or operate the daemon was answered with an error
+  kUid,  // the peer's user may not connect
+  // a call to open a feed, list datasets or operate the daemon was answered with an error; or a process with
+  // a good token may not attach as producer, or to a batcher
+  kRequest,
   kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
   kToken,        // a token that opens no session of this process
   kExpired,      // a session whose lifeline was never connected

@@ -23,8 +23,8 @@ struct FileId {
 };
 // Removes the file unless it was replaced, for example by the next daemon's.
 void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file);
-// Creates a file that every user may read whom the umask lets, replacing any file at `path`. Never follows a
-// link or writes into an existing file.
+// Creates a file that every user may read, as far as the umask allows, replacing any file at `path`. Never
+// follows a link or writes into an existing file.
 Result<FileId> WriteNewFile(const std::string& path, std::string_view text);
 
 // Purpose: the exclusive use of a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel

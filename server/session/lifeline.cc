@@ -206,7 +206,10 @@ void LifelineServer::HandOver(ConnectionId id, Connection& connection, const Lif
                               Connections& to) {
   connection.watched_fd.End();
   const Status admitted = to.Admit(connection.peer, frame, connection.fd);
-  if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
+  if (!admitted.ok()) {
+    const bool is_unknown = admitted.code() == Code::kUnauthenticated;
+    return Refuse(id, is_unknown ? Refusal::kToken : Refusal::kRequest, admitted);
+  }
   silent_.Remove(connection.peer.uid, id);
   connections_.erase(id);
 }

@@ -186,6 +186,7 @@ void ProducerConnections::CheckLate(ConnectionId id) {
 
 void ProducerConnections::Dismiss(const Session& session) {
   if (session.feed->producer().processes() == nullptr) return;
+  if (std::ranges::find(departed_, session.token) != departed_.end()) return;  // it has left before it ends
   departed_.push_back(session.token);
   if (departed_.size() > kDepartedKept) departed_.pop_front();
   for (const auto& [id, connection] : connections_)

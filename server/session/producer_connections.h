@@ -74,7 +74,8 @@ class ProducerConnections {
   ConnectionRoom& room_;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
-  // Of the sessions that departed last: processes that were being started meanwhile come with them.
+  // Tokens of the sessions that departed last. A process that was started earlier may still connect with one,
+  // which is no fault of its own.
   std::deque<Token> departed_;
 };
 

@@ -45,9 +45,10 @@ Result<std::shared_ptr<ResidentData>> FeedBuilder::MakeResident(
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(loader->outputs(), plan.load.batch_size));
   const uint64_t limit = parts_.devices->MaxPerUser().device;
   if (spec_.resident == Resident::kAuto && layout.slot_stride > limit / kAutoShare) {
-    return ResourceExhausted("the samples take " + ExactByteSize(layout.slot_stride) +
-                             " of the GPU's memory, more than half of the " + ExactByteSize(limit) +
-                             " that a user's feeds may have; so many are kept only where that is required");
+    return ResourceExhausted(
+        "the samples take " + ExactByteSize(layout.slot_stride) +
+        " of the GPU's memory, more than half of the " + ExactByteSize(limit) +
+        " that a user's feeds may have; only samples that must be resident may take more");
   }
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(plan.load, plan.load.batch_size));
   const auto make = [&]() -> Result<std::shared_ptr<ResidentData>> {

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "common/base/result.h"
+#include "common/base/status.h"
 #include "common/base/sync.h"
 #include "server/metrics/snapshot.h"
 #include "server/net/peer.h"

@@ -13,11 +13,10 @@ import socket
 import struct
 import sys
 
-import grpc
 import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from raw_client import FIELDS, MAGIC, WELCOME, call, connect, field, frame, map_memfd, messages, open_feed, request_for  # noqa: E402
+from raw_client import FIELDS, MAGIC, WELCOME, connect, field, frame, map_memfd, messages  # noqa: E402
 
 PRODUCE, TASK, DONE, MEMORY = 5, 6, 7, 8
 VALUES = 100  # in a sample

@@ -70,11 +70,15 @@ std::shared_ptr<Session> Feed::SetSession(std::shared_ptr<Session> session) {
 }
 
 Result<std::string> Feed::InviteProducer(uint32_t lane) const {
-  const MutexLock lock(invite_mutex_);
-  if (invite_session_ == nullptr || invite_session_->HungUp() ||
-      invite_session_->pages().state() == FeedState::kDraining)
-    return Unavailable("the feed has no daemon now; invite again once it has reconnected");
-  return InvitationTo(invite_session_->offer(), lane);
+  FeedOffer offer;
+  {
+    const MutexLock lock(invite_mutex_);
+    if (invite_session_ == nullptr || invite_session_->HungUp() ||
+        invite_session_->pages().state() == FeedState::kDraining)
+      return Unavailable("the feed has no daemon now; invite again once it has reconnected");
+    offer = invite_session_->offer();
+  }
+  return InvitationTo(offer, lane);  // without the lock: it may wait for a fork
 }
 
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {

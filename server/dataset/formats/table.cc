@@ -218,9 +218,10 @@ class SeparatedValues final : public TableReader {
       const std::string what = first[other] == ';'   ? "a semicolon"
                                : first[other] == ',' ? "a comma"
                                                      : "a tab";
-      return RowError(source_.file(), line_,
-                      "the first row names one column with " + what + ", " + QuotePath(first) +
-                          "; separate values by commas in a .csv, and by tabs in a .tsv");
+      return RowError(
+          source_.file(), line_,
+          "the first row names one column with " + what + ", " + QuotePath(first) +
+              "; separate values by commas in a .csv, and by tabs in a .tsv. If it is one name, quote it");
     }
     for (RawCell& name : names) {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))

@@ -221,8 +221,10 @@ struct TokenOptions {
 Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
                                                   const TokenOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
-  ASSIGN_OR_RETURN(const bool starts_as_npy, StartsAsNpy(*file));
-  const bool is_npy = starts_as_npy || base.path().ends_with(kNpyExtension);
+  bool is_npy = base.path().ends_with(kNpyExtension);
+  if (!is_npy) {
+    ASSIGN_OR_RETURN(is_npy, StartsAsNpy(*file));
+  }
   ASSIGN_OR_RETURN(const Stream stream,
                    is_npy ? NpyStream(*file, options.dtype)
                           : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <string>
 #include <thread>
 
 #include "common/base/unique_handle.h"
