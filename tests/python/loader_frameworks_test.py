@@ -456,3 +456,31 @@ def test_a_subclass_may_make_torchs_iterators(dataset, arguments):
         return [[len(loader), [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]] for loader in loaders for _ in range(3)]
 
     assert epochs_of(pinfeed.DataLoader) == epochs_of(TorchLoader)
+
+
+def test_the_position_of_torchs_iterators_is_told_as_unknown():
+    loader = with_torchs_iterators(pinfeed.DataLoader)(Numbers(11), 2)
+    state = loader.state_dict()
+    next(iter(loader))
+    with pytest.raises(pinfeed.Error, match="the iterator of Own is torch's, which has no state"):
+        loader.state_dict()
+    loader.load_state_dict(state)
+    with pytest.raises(pinfeed.Error, match="is torch's, which cannot continue the state that was loaded"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_a_subclass_may_keep_its_iterator_by_torchs_name(arguments):
+    def epochs_of(kind):
+        class Peeks(kind):
+            def __iter__(self):
+                self._iterator = super().__iter__()
+                return self
+
+            def __next__(self):
+                return next(self._iterator)
+
+        loader = Peeks(Numbers(6), 2, **arguments)
+        return [[batch.tolist() for batch in loader] for _ in range(2)]
+
+    assert epochs_of(pinfeed.DataLoader) == epochs_of(TorchLoader)

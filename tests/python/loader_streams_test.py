@@ -807,3 +807,41 @@ def test_an_epoch_ends_whose_last_batch_was_taken(keeps):
     following = iter(loader)
     resumed.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
     assert values(resumed) == values(following)
+
+
+class DrawsOrder(torch.utils.data.IterableDataset):
+    """Draws its order as an epoch begins, and again as a state is loaded, which has the position only."""
+
+    resumed = False
+
+    def _begin(self):
+        self.order, self.at = torch.randperm(8).tolist(), 0
+
+    def __iter__(self):
+        if not self.resumed:
+            self._begin()
+        self.resumed = False
+        return self._samples()
+
+    def _samples(self):
+        while self.at < 8:
+            self.at += 1
+            yield self.order[self.at - 1]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self._begin()
+        self.at, self.resumed = state["at"], True
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_order_that_is_drawn_as_a_state_is_loaded_is_that_of_the_state(workers):
+    loader = pinfeed.DataLoader(DrawsOrder(), 2, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    resumed = pinfeed.DataLoader(DrawsOrder(), 2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    torch.manual_seed(99)
+    assert values(resumed) == [batch.tolist() for batch in iterator]

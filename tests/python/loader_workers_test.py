@@ -454,10 +454,14 @@ def seed_own_generator(worker):
     random.seed(worker)
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_what_a_worker_init_fn_sets_is_as_in_torch(persistent):
+def test_what_a_worker_init_fn_sets_is_as_in_torch(persistent, later):
     arguments = {"batch_size": 2, "num_workers": 2, "worker_init_fn": seed_own_generator, "persistent_workers": persistent}
     ours, theirs = pinfeed.DataLoader(Jitter(12), **arguments), TorchLoader(Jitter(12), **arguments)
+    if later:  # as Lightning's seed_everything
+        ours, theirs = (kind(Jitter(12), **{**arguments, "worker_init_fn": None}) for kind in (pinfeed.DataLoader, TorchLoader))
+        ours.worker_init_fn = theirs.worker_init_fn = seed_own_generator
     for _ in range(2):
         assert [[column.tolist() for column in batch] for batch in ours] == [[column.tolist() for column in batch] for batch in theirs]
 

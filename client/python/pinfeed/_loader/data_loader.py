@@ -121,6 +121,8 @@ class DataLoader(Generic[_Batch]):
     collate_fn: Callable[[Any], Any]
     generator: Any
     __initialized = False
+    _implies = False  # a worker_init_fn that is set later implies seeding="worker"
+    _pool: Optional[WorkerPool] = None  # persistent workers
     # Private attributes of torch's loaders, for subclasses that make torch's iterators themselves.
     _iterator: Any = None  # one of those, with persistent workers
     _dataset_kind: int
@@ -204,6 +206,7 @@ class DataLoader(Generic[_Batch]):
         if seeding is None:
             as_torch = [name for name, value in (("generator", generator), ("worker_init_fn", worker_init_fn)) if value is not None]
             seeding = "worker" if as_torch and share is None else "sample"
+            self._implies = share is None and retry_after is None
             default = f', the default with {" and ".join(as_torch)} (give seeding="sample")'
         self._seeding: str = seeding
         if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
@@ -233,7 +236,6 @@ class DataLoader(Generic[_Batch]):
         self._address: Optional[str] = None if address is None else os.fspath(address)
         self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
         self._warned_of_state = False  # the dataset's is not part of the loader's
-        self._pool: Optional[WorkerPool] = None  # persistent workers
         self._epochs: int = 0  # that began; with share=, the number of the latest, which a loaded state may say
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
         self._repeat: int = 0  # epochs that began with the persistent workers' seed
@@ -258,6 +260,8 @@ class DataLoader(Generic[_Batch]):
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        if self._implies and name == "worker_init_fn" and value is not None and self._pool is None:  # as Lightning's seed_everything(workers=True)
+            self._seeding = "worker"
         super().__setattr__(name, value)
 
     def check_worker_number_rationality(self) -> None:
@@ -315,15 +319,19 @@ class DataLoader(Generic[_Batch]):
         loaded state, and an iterable dataset in this process, all before. After an error the position is as before; `generator` and
         samplers may have gone on, as in torch.
         """
-        if self._iterator is not None:
+        persistent = self.persistent_workers and self.num_workers > 0
+        if persistent and hasattr(self._iterator, "_reset"):  # torch's; a subclass may keep another one there
             self._iterator._reset(self)
-        else:
-            iterator, torch = self._get_iterator(), torch_or_none()
-            if not self.persistent_workers or torch is None or not isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):
-                return iterator
-            self._iterator = iterator  # of a subclass: torch's workers stay with it
-        kept: Iterator[_Batch] = self._iterator
-        return kept
+            kept: Iterator[_Batch] = self._iterator
+            return kept
+        iterator, torch = self._get_iterator(), torch_or_none()
+        if torch is not None and isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):  # of a subclass
+            if self._loaded is not None:
+                raise Error(Code.FAILED_PRECONDITION, f"the iterator of {type(self).__name__} is torch's, which cannot continue the state that was loaded")
+            self._carried.left = f"the iterator of {type(self).__name__} is torch's, which has no state: derive the class from torchdata's StatefulDataLoader"
+            if persistent:
+                self._iterator = iterator  # torch's workers stay with it
+        return iterator
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
@@ -516,7 +524,7 @@ class DataLoader(Generic[_Batch]):
         if self._kind is Kind.ITERABLE and all(map(callable, foreign)) and not has_state(self.dataset):
             warnings.warn(
                 f"DataLoader.state_dict: state_dict and load_state_dict of {type(self.dataset).__name__} take other parameters, so that its state is not part of "
-                "this one: the dataset is read again from its start, which gives other samples if it counts epochs. Give it methods as those of torchdata's "
+                "this one: the dataset is read again from its start, unless its iterator has a state: that gives other samples if it counts epochs. Give it methods as those of torchdata's "
                 "StatefulDataLoader, or save its state by the loader of its library",
                 stacklevel=3,
             )

@@ -23,7 +23,7 @@ _MAX_WORKERS = 3  # that make it, as the daemon lets at most three fill a slot w
 
 class FirstBatch:
     """Has workers make a batch in their own memory: one, and another one each time that `retry_after` seconds have
-    passed. All of them are listened to. With lanes, the other workers make their first batches meanwhile, since a dataset may have
+    passed. All that are asked are listened to. With lanes, the other workers make their first batches meanwhile, since a dataset may have
     them wait for one another. Borrows the pool, which nobody else uses meanwhile. Threads: one.
     """
 
@@ -110,7 +110,7 @@ class FirstBatch:
                 return None
             elif time.monotonic() >= told + _PATIENCE_S:
                 told = time.monotonic()
-                pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._asked)
+                pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._watched())
                 alone = ". One worker makes it alone: if it waits for the others, give max_batch_bytes=" if self._lanes is None else ""
                 logger.warning(
                     "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where%s",

@@ -416,6 +416,8 @@ class WorkerIterator(LoaderIterator):
         else:  # the daemon counts from where the feed began
             place = f" (there, this is batch {self._number - self._feed_first})" if self._feed_first else ""
             advice = f"; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
+        if self._lanes is not None:  # at its first batch it is not attached yet, so that the status does not name it
+            advice = f": process {self._pool.processes[self._number % len(self._pool.processes)].pid} makes this batch"
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._arguments.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "

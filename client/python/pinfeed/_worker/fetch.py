@@ -330,7 +330,7 @@ class IterableFetcher:
         generators, fresh = (global_states(), told(dataset)) if whose == "own" else (None, None)
         self._given: Any = None  # until the dataset has gone on from it
         try:
-            self._given = _load(dataset, of_dataset) if of_any else None
+            self._given = self._load_as_begun(of_dataset) if of_any else None
         except Exception:
             if whose != "own":
                 raise
@@ -365,6 +365,18 @@ class IterableFetcher:
         self._given = _load(self._dataset, state)
         self._iterate(self._dataset)
         return same_state(*ends)
+
+    def _load_as_begun(self, state: Any) -> Any:
+        """Loads a state. If that draws random numbers, as for an order that the state lacks, they are those of `begun_with`."""
+        before = global_states()
+        given = _load(self._dataset, state)
+        behind = global_states()
+        if self._begun_with is None or same_state(before, behind):
+            return given
+        set_global_states(self._begun_with)
+        given = _load(self._dataset, state)
+        set_global_states(behind if same_state(behind, global_states()) else before)  # the state has them, or it does not
+        return given
 
     def _iterate(self, samples: Any) -> None:
         if self._begun_with is None:

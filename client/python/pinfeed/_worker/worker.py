@@ -175,6 +175,7 @@ class Worker:
             while (indices := self._indices(lane.next)) is not END:
                 self._compute_apart(lane.next, indices)
         self._lane = None
+        self._prepared.clear()
         self._left = lane.leave()
         return self._left
 
