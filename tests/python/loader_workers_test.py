@@ -474,7 +474,7 @@ def test_a_worker_init_fn_that_fails_is_told():
 def test_a_first_batch_that_does_not_come_in_time_is_told_apart():
     """Its worker may wait for the others, which have nothing to make yet."""
     reader, writer = os.pipe()
-    iterator = iter(pinfeed.DataLoader(Numbers(8, lambda index: len(os.read(reader, 1))), 2, num_workers=2, timeout=0.3, multiprocessing_context="fork"))
+    iterator = iter(pinfeed.DataLoader(Numbers(8, lambda index: len(os.read(reader, 1))), 2, num_workers=2, timeout=2, multiprocessing_context="fork"))
     with pytest.raises(RuntimeError, match="One of them makes the first batch alone: if it waits for the others, give max_batch_bytes="):
         next(iterator)
     os.write(writer, b"12345678")
