@@ -279,11 +279,11 @@ class DataLoader(Generic[_Batch]):
 
     @property
     def _index_sampler(self) -> Any:
-        return self.batch_sampler if self._auto_collation else self.sampler
+        return self.batch_sampler if self._batched else self.sampler
 
     @property
     def _auto_collation(self) -> bool:
-        return self.batch_sampler is not None
+        return self._batched
 
     @property
     def _lane_options(self) -> Optional[LaneOptions]:  # asked each time: num_workers may be set, as torch's
@@ -524,8 +524,8 @@ class DataLoader(Generic[_Batch]):
         if self._kind is Kind.ITERABLE and all(map(callable, foreign)) and not has_state(self.dataset):
             warnings.warn(
                 f"DataLoader.state_dict: state_dict and load_state_dict of {type(self.dataset).__name__} take other parameters, so that its state is not part of "
-                "this one: the dataset is read again from its start, unless its iterator has a state: that gives other samples if it counts epochs. Give it methods as those of torchdata's "
-                "StatefulDataLoader, or save its state by the loader of its library",
+                "this one: the dataset is read again from its start, unless its iterator has a state: that gives other samples if it counts epochs. Give it "
+                "methods as those of torchdata's StatefulDataLoader, or save its state by the loader of its library",
                 stacklevel=3,
             )
         if self._order().loses_inner_state:

@@ -409,15 +409,14 @@ class WorkerIterator(LoaderIterator):
         return worker_deaths(deaths) if deaths else error
 
     def _late(self) -> DeadlineExceededError:
-        group = "" if self._share is None else " Or a member of the group is missing, or holds its batches."
-        if self._feed is None:
-            alone = ". One of them makes the first batch alone: if it waits for the others, give max_batch_bytes="
-            advice = alone if self._lanes is None else ""
-        else:  # the daemon counts from where the feed began
-            place = f" (there, this is batch {self._number - self._feed_first})" if self._feed_first else ""
-            advice = f"; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
         if self._lanes is not None:  # at its first batch it is not attached yet, so that the status does not name it
             advice = f": process {self._pool.processes[self._number % len(self._pool.processes)].pid} makes this batch"
+        elif self._feed is None:
+            advice = ". One of them makes the first batch alone: if it waits for the others, give max_batch_bytes="
+        else:  # the daemon counts from where the feed began
+            group = "" if self._share is None else " Or a member of the group is missing, or holds its batches."
+            place = f" (there, this is batch {self._number - self._feed_first})" if self._feed_first else ""
+            advice = f"; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._arguments.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "

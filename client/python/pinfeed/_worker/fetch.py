@@ -368,15 +368,18 @@ class IterableFetcher:
 
     def _load_as_begun(self, state: Any) -> Any:
         """Loads a state. If that draws random numbers, as for an order that the state lacks, they are those of `begun_with`."""
+        if self._begun_with is None:
+            return _load(self._dataset, state)
         before = global_states()
         given = _load(self._dataset, state)
         behind = global_states()
-        if self._begun_with is None or same_state(before, behind):
+        if same_state(before, behind):
             return given
         set_global_states(self._begun_with)
-        given = _load(self._dataset, state)
-        set_global_states(behind if same_state(behind, global_states()) else before)  # the state has them, or it does not
-        return given
+        try:
+            return _load(self._dataset, state)
+        finally:
+            set_global_states(behind if same_state(behind, global_states()) else before)  # the state has them, or it does not
 
     def _iterate(self, samples: Any) -> None:
         if self._begun_with is None:
