@@ -33,7 +33,7 @@ BatchDescriptor DescriptorOf(uint32_t slot, uint64_t generation, const BatchQueu
 
 }  // namespace
 
-BatchCycle::BatchCycle(const FeedParts& parts, BatchFill::Context& filling, BatchFill::Owner& owner,
+BatchCycle::BatchCycle(const FeedParts& parts, FillContext& filling, BatchFill::Owner& owner,
                        ReleaseReader& reader)
     : parts_(parts),
       filling_(filling),

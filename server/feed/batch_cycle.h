@@ -39,7 +39,7 @@ class BatchCycle {
     Status failure;  // set if the feed has just failed
   };
 
-  BatchCycle(const FeedParts& parts, BatchFill::Context& filling, BatchFill::Owner& owner,
+  BatchCycle(const FeedParts& parts, FillContext& filling, BatchFill::Owner& owner,
              ReleaseReader& reader);
   ~BatchCycle();
 
@@ -96,7 +96,7 @@ class BatchCycle {
   char SlotLetter(uint32_t slot) const;
 
   const FeedParts& parts_;
-  BatchFill::Context& filling_;
+  FillContext& filling_;
   BatchFill::Owner& owner_;
   ReleaseReader& reader_;
   FeedTrace trace_;

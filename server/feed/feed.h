@@ -99,7 +99,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
 
   const FeedShareUse share_;  // first, so that it is destroyed after the memory
   const FeedParts parts_;
-  BatchFill::Context filling_;
+  FillContext filling_;
   BadSampleLog bad_sample_log_;
 
   mutable Mutex mutex_;

@@ -9,7 +9,7 @@
 
 namespace pinfeed {
 
-BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan)
+BatchFill::BatchFill(FillContext& context, Owner& owner, uint32_t slot, const BatchPlan& plan)
     : context_(context),
       owner_(owner),
       slot_(slot),
@@ -36,10 +36,9 @@ std::shared_ptr<PieceRequest> BatchFill::NextRequest() {
   PieceState& state = pieces_[next_];
   if (!context_.arena.Take(&state.piece)) return nullptr;
   context_.pieces_filling.fetch_add(1, std::memory_order_relaxed);
-  return std::make_shared<PieceRequest>(
-      PieceRequest::Parts{owner_.shared_from_this(), shared_from_this(), next_++, plan_, state.piece,
-                          state.packed_rows, context_.arena, context_.recorder, context_.share,
-                          context_.stopped, first_failed_, context_.replaced[slot_]});
+  return std::make_shared<PieceRequest>(PieceRequest::Parts{owner_.shared_from_this(), shared_from_this(),
+                                                            next_++, plan_, state.piece, state.packed_rows,
+                                                            context_, first_failed_});
 }
 
 void BatchFill::OnBad(uint32_t index, Status why) {

@@ -3,7 +3,6 @@
 // filled and delivered, or the reason why not.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -13,13 +12,10 @@
 #include <vector>
 
 #include "common/base/sync.h"
-#include "common/spec/feed_spec.h"
-#include "common/wire/shared_page.h"
 #include "server/loading/batch_producer.h"
 #include "server/loading/delivery_order.h"
 #include "server/memory/arena.h"
 #include "server/order/sampler.h"
-#include "server/trace/feed_recorder.h"
 
 namespace pinfeed {
 
@@ -46,7 +42,7 @@ struct FillResult {
 inline constexpr size_t kMaxBadNotes = 1000;
 
 // Purpose: requests the pieces of one batch from the producer, and delivers the filled ones in order while
-// later ones are still being filled. Borrows: its Context and Owner, which the requests and the deliveries
+// later ones are still being filled. Borrows: its context and Owner, which the requests and the deliveries
 // keep alive. Threads: NextRequest under the owner's lock; the rest from any thread. Errors: a bad sample is
 // failed, skipped or zeroed as the spec says; a failed batch names its first bad sample, whatever the order
 // of loading. Invariants: 1. OnFilled is called once, before the last piece is delivered; 2. OnDelivered is
@@ -65,21 +61,8 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
     // See PieceRequest::Replace.
     virtual bool OnReplace(uint32_t slot) = 0;
   };
-  // The same for all batches of a feed.
-  struct Context {
-    Arena& arena;
-    const Sampler& sampler;
-    const OnBadSample on_bad_sample;
-    const FeedRecorder recorder;
-    const std::shared_ptr<FeedShare> share;
-    std::atomic<bool> stopped{false};         // what is being filled is not wanted any more
-    std::atomic<uint32_t> pieces_filling{0};  // requested and not filled
-    // By slot: whether its batch is in another slot now, while this one is still being filled. Written under
-    // the owner's lock.
-    std::array<std::atomic<bool>, kMaxSlots> replaced{};
-  };
 
-  BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan);
+  BatchFill(FillContext& context, Owner& owner, uint32_t slot, const BatchPlan& plan);
 
   // Requests the next piece; null when the arena has no memory for it now. Precondition: !all_requested().
   std::shared_ptr<PieceRequest> NextRequest();
@@ -108,7 +91,7 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
   bool Conclude() PF_EXCLUDES(mutex_);
   void OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_);
 
-  Context& context_;
+  FillContext& context_;
   Owner& owner_;
   const uint32_t slot_;
   const BatchPlan plan_;

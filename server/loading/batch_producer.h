@@ -2,6 +2,7 @@
 // The seam between a feed and what fills its batches. In: requests for pieces of batches. Out: filled memory.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/spec/feed_spec.h"
+#include "common/wire/shared_page.h"
 #include "server/dataset/dataset.h"
 #include "server/loading/feed_share.h"
 #include "server/loading/sample_places.h"
@@ -28,6 +31,20 @@ class ProducerGroup;
 class ResidentData;
 struct ResidentPlan;
 
+// With what all batches of a feed are filled.
+struct FillContext {
+  Arena& arena;
+  const Sampler& sampler;
+  const OnBadSample on_bad_sample;
+  const FeedRecorder recorder;
+  const std::shared_ptr<FeedShare> share;
+  std::atomic<bool> stopped{false};         // what is being filled is not wanted any more
+  std::atomic<uint32_t> pieces_filling{0};  // requested and not filled
+  // By slot: whether its batch is in another slot now, while this one is still being filled. Written under
+  // the feed's lock.
+  std::array<std::atomic<bool>, kMaxSlots> replaced{};
+};
+
 // Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
 // request that is cancelled still has to be completed, which confirms that nothing writes any more. Owns: a
 // share of the feed, and so the memory. Threads: Wanted, Places and Bad from any thread; every write and
@@ -42,12 +59,8 @@ class PieceRequest {
     BatchPlan plan;
     Piece piece;
     std::vector<std::atomic<uint64_t>>& packed_rows;  // see SamplePlaces
-    Arena& arena;
-    const FeedRecorder& recorder;
-    std::shared_ptr<FeedShare> share;
-    const std::atomic<bool>& stopped;
+    const FillContext& context;
     const std::atomic<uint32_t>& first_failed;  // later samples of the batch are not wanted
-    const std::atomic<bool>& replaced;
   };
   explicit PieceRequest(Parts parts) : parts_(std::move(parts)) {}
 
@@ -56,11 +69,11 @@ class PieceRequest {
   uint32_t begin() const { return parts_.piece.begin; }
   uint32_t end() const { return parts_.piece.end; }
   uint32_t slot() const { return parts_.piece.slot; }
-  const std::shared_ptr<FeedShare>& share() const { return parts_.share; }
+  const std::shared_ptr<FeedShare>& share() const { return parts_.context.share; }
 
   // False: the feed was stopped, or an earlier sample has failed the batch. The sample need not be filled.
   bool Wanted(uint32_t index) const {
-    return !parts_.stopped.load(std::memory_order_relaxed) &&
+    return !parts_.context.stopped.load(std::memory_order_relaxed) &&
            index <= parts_.first_failed.load(std::memory_order_relaxed);
   }
   // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the
@@ -71,7 +84,7 @@ class PieceRequest {
   // Arena::Prepare, which waits for samples that have the memory meanwhile (LargeSamples).
   static Status Prepare(Arena& arena, const Piece& piece, uint32_t begin, uint32_t end);
   // The memory of a tensor of all samples. Precondition: Places succeeded for all of them.
-  std::byte* Address(size_t tensor) const { return parts_.arena.FillAddress(parts_.piece, tensor); }
+  std::byte* Address(size_t tensor) const { return parts_.context.arena.FillAddress(parts_.piece, tensor); }
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().
   void Bad(uint32_t index, Status why) const;
@@ -83,7 +96,7 @@ class PieceRequest {
   bool Replace() const;
   // Whether the batch is in another slot now: nobody needs to begin with this request, and an error of it has
   // no effect.
-  bool Replaced() const { return parts_.replaced.load(std::memory_order_relaxed); }
+  bool Replaced() const { return parts_.context.replaced[parts_.piece.slot].load(std::memory_order_relaxed); }
   // While the feed is traced: measures the load of `samples` samples until `spans` is destroyed.
   void Trace(uint32_t samples, std::optional<WorkSpans>& spans) const;
   // The samples are filled or reported as bad, or an error says why the batch cannot be filled. From now on

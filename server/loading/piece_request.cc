@@ -16,7 +16,7 @@ Status PieceRequest::Prepare(Arena& arena, const Piece& piece, uint32_t begin, u
 Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
   PF_CHECK(parts_.piece.begin <= begin && begin < end && end <= parts_.piece.end,
            "places are of the piece's samples");
-  Arena& arena = parts_.arena;
+  Arena& arena = parts_.context.arena;
   RETURN_IF_ERROR(Prepare(arena, parts_.piece, begin, end));
   const std::vector<TensorPlace>& tensors = arena.layout().tensors;
   std::vector<std::span<std::byte>> memory(tensors.size());
@@ -46,7 +46,8 @@ bool PieceRequest::Replace() const {
 }
 
 void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
-  if (parts_.recorder.On()) parts_.recorder.Work(parts_.plan, parts_.piece.slot, samples, spans);
+  const FeedRecorder& recorder = parts_.context.recorder;
+  if (recorder.On()) recorder.Work(parts_.plan, parts_.piece.slot, samples, spans);
 }
 
 bool PieceRequest::Complete(Status status) {

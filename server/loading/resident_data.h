@@ -87,7 +87,7 @@ class ResidentData final : public BatchFill::Owner {
 
   const FeedShareUse share_;  // first, so that it is destroyed last
   const Parts parts_;
-  BatchFill::Context filling_;
+  FillContext filling_;
   uint32_t bad_samples_ = 0;        // like the next two, constant once loaded
   std::map<uint64_t, Status> bad_;  // by sample, the first ones
   std::vector<bool> more_bad_;      // by sample, the others; empty: none

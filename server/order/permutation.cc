@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/base/philox.h"
+#include "common/base/philox_blocks.h"
 #include "common/base/status.h"
 
 namespace pinfeed {
@@ -20,40 +20,14 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Purpose: the random numbers for one epoch's order. Different (seed, epoch) never share numbers. A value.
-class EpochRandom {
- public:
-  EpochRandom(uint64_t seed, uint64_t epoch)
-      : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
-        counter_{0, kDomain, static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)} {}
-
-  uint32_t Next() {
-    if (used_ == numbers_.size()) {
-      Philox4x32Blocks<kBlocks>(counter_, key_, numbers_);
-      counter_[0] += kBlocks;
-      used_ = 0;
-    }
-    return numbers_[used_++];
-  }
-  // Uniform in [0, count), without bias: D. Lemire, "Fast Random Integer Generation in an Interval", ACM
-  // TOMACS 29(1), 2019. Precondition: count > 0.
-  uint32_t Below(uint32_t count) {
-    uint64_t product = uint64_t{Next()} * count;
-    if (static_cast<uint32_t>(product) < count) {
-      const uint32_t rejected = (0 - count) % count;  // 2^32 modulo count
-      while (static_cast<uint32_t>(product) < rejected) product = uint64_t{Next()} * count;
-    }
-    return static_cast<uint32_t>(product >> 32);
-  }
-
- private:
-  static constexpr uint32_t kDomain = 0x6F726472;  // separates this use of a seed from others
-  static constexpr uint32_t kBlocks = 16;          // whose numbers are made at once
-  std::array<uint32_t, 2> key_;
-  std::array<uint32_t, 4> counter_;
-  std::array<uint32_t, 4 * kBlocks> numbers_{};
-  size_t used_ = 4 * kBlocks;
-};
+// The random numbers for one epoch's order, from 64 * `block` on. Different (seed, epoch) never share
+// numbers.
+PhiloxNumbers EpochNumbers(uint64_t seed, uint64_t epoch, uint32_t block) {
+  constexpr uint32_t kDomain = 0x6F726472;  // separates this use of a seed from others
+  return Philox4x32Blocks(
+      {kPhiloxBlocks * block, kDomain, static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)},
+      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
 
 }  // namespace
 
@@ -65,25 +39,35 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
     MakeKeys(seed, epoch);
 }
 
+// Draws without bias: D. Lemire, "Fast Random Integer Generation in an Interval", ACM TOMACS 29(1), 2019.
 void Permutation::MakeList(uint64_t seed, uint64_t epoch) {
   list_.resize(n_);
   std::iota(list_.begin(), list_.end(), uint16_t{0});
-  EpochRandom random(seed, epoch);
-  for (auto left = static_cast<uint32_t>(n_); left > 1; --left)
-    std::swap(list_[left - 1], list_[random.Below(left)]);
+  auto left = static_cast<uint32_t>(n_);
+  for (uint32_t block = 0; left > 1; ++block) {
+    for (const uint32_t number : EpochNumbers(seed, epoch, block)) {
+      const uint64_t product = uint64_t{number} * left;
+      const auto low = static_cast<uint32_t>(product);
+      if (low < left && low < (0 - left) % left) continue;  // 2^32 modulo left: the next number, then
+      --left;
+      std::swap(list_[left], list_[product >> 32]);
+      if (left <= 1) break;
+    }
+  }
 }
 
 void Permutation::MakeKeys(uint64_t seed, uint64_t epoch) {
   half_bits_ = (std::bit_width(n_ - 1) + 1) / 2;
   half_mask_ = (uint64_t{1} << half_bits_) - 1;
-  EpochRandom random(seed, epoch);
+  const PhiloxNumbers numbers = EpochNumbers(seed, epoch, 0);
+  const auto* number = numbers.data();
   for (uint64_t& key : keys_) {
-    key = uint64_t{random.Next()} << 32;
-    key |= random.Next();
+    key = uint64_t{*number++} << 32;
+    key |= *number++;
   }
   // Every round is an even permutation. Without this swap, every order of 2^(2k) elements would be even as
   // well.
-  swap_ = random.Next() & 1;
+  swap_ = *number & 1;
 }
 
 uint64_t Permutation::operator()(uint64_t index) const {

@@ -62,7 +62,7 @@ class Batches final : public BatchFill::Owner {
   const BatchLayout layout_;
   const std::unique_ptr<Arena> arena_;
   ResidentBatchProducer producer_;
-  BatchFill::Context context_;
+  FillContext context_;
   std::shared_ptr<BatchFill> fill_;
   FillResult result_;
   std::promise<FillResult> filled_;

@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 
+#include "common/base/philox_blocks.h"
 #include "common/base/sample_random.h"
 #include "tests/support/testing.h"
 
@@ -25,9 +26,8 @@ TEST(RandomTest, PhiloxGivesTheAuthorsVectors) {
 
 TEST(RandomTest, BlocksAreThoseOfTheirCounters) {
   const Words first{0xfffffffe, 2, 3, 4};  // also where the first word begins anew
-  std::array<uint32_t, 4 * 5> numbers{};
-  Philox4x32Blocks<5>(first, {5, 6}, numbers);
-  for (uint32_t i = 0; i < 5; ++i) {
+  const PhiloxNumbers numbers = Philox4x32Blocks(first, {5, 6});
+  for (uint32_t i = 0; i < kPhiloxBlocks; ++i) {
     const Words block = Philox4x32({first[0] + i, 2, 3, 4}, {5, 6});
     EXPECT_TRUE(std::ranges::equal(block, std::span(numbers).subspan(size_t{4} * i, 4))) << i;
   }
