@@ -39,8 +39,7 @@ class BatchCycle {
     Status failure;  // set if the feed has just failed
   };
 
-  BatchCycle(const FeedParts& parts, FillContext& filling, BatchFill::Owner& owner,
-             ReleaseReader& reader);
+  BatchCycle(const FeedParts& parts, FillContext& filling, BatchFill::Owner& owner, ReleaseReader& reader);
   ~BatchCycle();
 
   // These are Feed's methods. Call Advance after those that change something.
