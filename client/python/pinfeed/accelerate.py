@@ -13,7 +13,7 @@ from accelerate.data_loader import DataLoaderShard
 from accelerate.state import PartialState
 from accelerate.utils import send_to_device
 
-from ._base.errors import InvalidArgumentError, invalid
+from ._base.errors import invalid
 from ._feed.batch import Batch
 from ._feed.feed import Feed
 

@@ -8,7 +8,7 @@ import sys
 from typing import NamedTuple, Optional
 
 from .checks import to_integer
-from .errors import InvalidArgumentError, invalid
+from .errors import invalid
 
 
 class Rank(NamedTuple):

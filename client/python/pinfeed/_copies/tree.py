@@ -14,7 +14,7 @@ import dataclasses
 import operator
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from .._base.errors import InvalidArgumentError, invalid
+from .._base.errors import invalid
 from .._feed.batch import Batch
 
 # Sequences that are single values, or hold none but numbers.

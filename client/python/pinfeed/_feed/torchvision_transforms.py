@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Iterable, List, Tuple, Type
 
 from .._base.checks import shown
-from .._base.errors import InvalidArgumentError, invalid
+from .._base.errors import invalid
 from ..transforms import Transform, refusal
 
 

@@ -14,7 +14,7 @@ import warnings
 from typing import Any
 
 from .._base.checks import UINT32_MAX, shown, to_integer, to_number
-from .._base.errors import InvalidArgumentError, invalid
+from .._base.errors import invalid
 from .._worker.fetch import Kind
 
 DEFAULT_PREFETCH = 2  # batches per worker

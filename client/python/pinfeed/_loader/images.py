@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Optional
 
 from .._base.checks import Checks, shown
-from .._base.errors import Code, InvalidArgumentError, invalid, make_error
+from .._base.errors import Code, invalid, make_error
 from .._feed.connection import logger
 from .._feed.spec import Spec, add_output
 from .._worker.encoded import Totals

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 import numpy
 
 from .._base.checks import shown
-from .._base.errors import InvalidArgumentError, invalid
+from .._base.errors import invalid
 from .._base.optional_torch import torch_or_none
 from .collate import default_collate
 from .encoded import ADVICE, BatchImages, has_encoded

@@ -15,7 +15,7 @@ import numpy
 
 from .._base.checks import Checks, listed, shown, to_number
 from .._base.dtypes import has_layout_of_tensors
-from .._base.errors import InvalidArgumentError, invalid
+from .._base.errors import invalid
 from .._feed.ragged import Ragged, check_fill
 from .batch_memory import array_dtype
 
