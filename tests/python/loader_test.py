@@ -255,7 +255,7 @@ def test_without_an_accelerator_nothing_is_pinned():
 
 
 def test_everything_in_a_batch_is_pinned():
-    pinned = pinning.pin({"a": [Pinnable(), "text"], "b": (Pinnable(), 3), "c": collections_pair(Pinnable(), b"x")}, None, torch.Tensor)
+    pinned = pinning.pin({"a": [Pinnable(), "text"], "b": (Pinnable(), 3), "c": collections_pair(Pinnable(), b"x")}, None)
     assert pinned["a"][0].pinned and pinned["a"][1] == "text"
     of_torch = torch.utils.data._utils.pin_memory.pin_memory((3,))  # a tuple, or a list in older versions
     assert type(pinned["b"]) is type(of_torch) and pinned["b"][0].pinned and pinned["b"][1] == 3
@@ -276,7 +276,7 @@ def test_containers_are_pinned_with_their_attributes():
 
     items, entries, wrapped, attributes = Items([Pinnable()]), collections.defaultdict(int, a=Pinnable()), Entries(a=Pinnable()), Attributes(a=Pinnable())
     items.note = wrapped.note = "kept"
-    pinned = pinning.pin([items, entries, wrapped, attributes], None, torch.Tensor)
+    pinned = pinning.pin([items, entries, wrapped, attributes], None)
     assert type(pinned[2]) is Entries and pinned[2].note == "kept" and pinned[2]["a"].pinned and not wrapped["a"].pinned
     assert pinned[3].a is pinned[3]["a"] and pinned[3].a.pinned and not attributes.a.pinned
     assert type(pinned[0]) is Items and pinned[0].note == "kept" and pinned[0][0].pinned

@@ -66,6 +66,5 @@ class DeviceCopies:
 
 def mover(device: int) -> Any:
     """Returns a function that moves a batch of any structure to a GPU, for batches that this process has loaded."""
-    torch = torch_or_none()
-    target = torch.device("cuda", device)
-    return lambda batch: convert_tensors(batch, torch.Tensor, lambda tensor: tensor.to(target), "to", (target,))
+    target = torch_or_none().device("cuda", device)
+    return lambda batch: convert_tensors(batch, lambda tensor: tensor.to(target), "to", (target,))

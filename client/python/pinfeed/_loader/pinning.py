@@ -27,21 +27,20 @@ def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
             stacklevel=7,
         )
         return None
-    return lambda batch: pin(batch, device or None, torch.Tensor)
+    return lambda batch: pin(batch, device or None)
 
 
-def pin(data: Any, device: Optional[str], tensor_type: Any) -> Any:
+def pin(data: Any, device: Optional[str]) -> Any:
     """Returns `data` with its tensors in page-locked memory. Tuples become lists if they do so in this version of torch."""
     keeps_tuples = isinstance(torch_or_none().utils.data._utils.pin_memory.pin_memory(()), tuple)
-    return convert_tensors(data, tensor_type, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory", (), keeps_tuples)
+    return convert_tensors(data, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory", (), keeps_tuples)
 
 
-def convert_tensors(
-    data: Any, tensor_type: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = (), keeps_tuples: bool = True
-) -> Any:
+def convert_tensors(data: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = (), keeps_tuples: bool = True) -> Any:
     """Returns `data` with `convert` applied to its tensors. Other objects that have the method are asked for it. Without
     `keeps_tuples`, tuples become lists, but for named ones.
     """
+    tensor_type = torch_or_none().Tensor
 
     def converted(data: Any) -> Any:
         if isinstance(data, tensor_type):
