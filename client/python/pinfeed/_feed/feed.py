@@ -101,7 +101,7 @@ class Feed(Stream):
         """Like a DataLoader's: ``feed.sampler.set_epoch(e)``, and ``len(feed.sampler)``, the samples per epoch for this
         rank.
         """
-        return SamplerView(self, lambda: self.epoch, self.set_epoch)
+        return SamplerView(self)
 
     batch_sampler = None  # as a DataLoader's with batch_size=None: Lightning reads it if there is a `sampler`
 

@@ -6,9 +6,10 @@ In: an open feed. Out: its dataset's size and labels, and its sampler's size and
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from .connection import Connection
+if TYPE_CHECKING:
+    from .feed import Feed
 
 
 class DatasetView:
@@ -60,10 +61,8 @@ class DatasetView:
 class SamplerView:
     """A feed's sampler: like DistributedSampler, but without the indices."""
 
-    def __init__(self, feed: Connection, get_epoch: Callable[[], int], set_epoch: Callable[[int], None]) -> None:
+    def __init__(self, feed: "Feed") -> None:
         self._feed = feed
-        self._get_epoch = get_epoch
-        self._set_epoch = set_epoch
 
     def __len__(self) -> int:
         """Samples per epoch for this rank."""
@@ -80,11 +79,11 @@ class SamplerView:
     @property
     def epoch(self) -> int:
         """The same as `Feed.epoch`."""
-        return self._get_epoch()
+        return self._feed.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """The same as `Feed.set_epoch`."""
-        self._set_epoch(epoch)
+        self._feed.set_epoch(epoch)
 
     def __iter__(self) -> Any:
         raise TypeError("the order of samples is the daemon's: open with sample_ids=True, and each batch tells the indices of its samples")
