@@ -49,11 +49,11 @@ def _numpy_dtype(dtype: Any) -> Optional[Any]:
 
 
 def dense_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
-    """Returns the strides of a tensor in C order."""
+    """Returns the strides of a tensor in C order, as torch counts them: a dimension of no elements counts as one."""
     strides, stride = [], 1
     for extent in reversed(shape):
         strides.append(stride)
-        stride *= extent
+        stride *= max(extent, 1)
     return tuple(reversed(strides))
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .._base import abi
 from .._base.checks import UINT32_MAX, Checks
+from .._base.dtypes import dense_strides
 from .._base.errors import Code, Error, invalid
 from .._base.optional_torch import capture_query
 from .batch import Batch, batch_class
@@ -117,7 +117,7 @@ def _quick_empty(torch: Any, ordinal: int, empty: Callable[[Tuple[int, ...], Any
         if steps is None:
             if len(strides) >= _MAX_SHAPES:
                 strides.clear()
-            steps = strides[shape] = tuple(math.prod(max(extent, 1) for extent in shape[axis + 1 :]) for axis in range(len(shape)))
+            steps = strides[shape] = dense_strides(shape)
         return allocate(shape, steps, dtype)
 
     return quick_empty

@@ -12,6 +12,8 @@ import ctypes
 import functools
 from typing import Any, Dict, Optional, Tuple
 
+from .._base.dtypes import dense_strides
+
 _CPU = (1, 0)  # kDLCPU, device 0
 _CUDA = 2  # kDLCUDA
 
@@ -132,11 +134,7 @@ def _described(shape: Tuple[int, ...], dtype: int, device: Tuple[int, int], writ
         managed.flags = 0 if writable else _FLAG_READ_ONLY
     ndim = len(shape)
     shape_array = (ctypes.c_int64 * max(ndim, 1))(*shape)
-    strides = (ctypes.c_int64 * max(ndim, 1))()
-    step = 1
-    for axis in reversed(range(ndim)):
-        strides[axis] = step
-        step *= shape[axis]
+    strides = (ctypes.c_int64 * max(ndim, 1))(*dense_strides(shape))
     tensor = managed.tensor
     tensor.device_type, tensor.device_id = device
     tensor.ndim = ndim
