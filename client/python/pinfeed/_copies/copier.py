@@ -18,7 +18,7 @@ from .._base import abi
 from .._base.errors import Code, Error
 from .._base.fork_locks import add_fork_lock
 from .._base.gpu_errors import torch_fault
-from .._base.optional_torch import capture_query, torch_or_none
+from .._base.optional_torch import capture_query, stream_query, torch_or_none
 
 IDLE, BUSY, CAPTURING = range(3)
 # So much is added before its copies begin, if they are such that the caller need not wait for.
@@ -35,16 +35,11 @@ class TorchStreams:
             raise fault
         self._cuda = torch.cuda
         self._empty = torch.empty
-        self._ordinal = ordinal
         self.device = torch.device("cuda", ordinal)
         self._side = torch.cuda.Stream(self.device)
         self.side = int(self._side.cuda_stream)
-        self._raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.current = stream_query(torch, self.device)
         self.is_capturing = capture_query(torch)
-
-    def current(self) -> int:
-        """Returns the caller's stream, as a CUstream."""
-        return int(self._raw(self._ordinal) if self._raw is not None else self._cuda.current_stream(self.device).cuda_stream)
 
     def empty(self, shape: Tuple[int, ...], dtype: Any) -> Any:
         """Returns memory of the GPU for work on the current stream."""

@@ -16,7 +16,7 @@ from .._base import abi
 from .._base.checks import UINT32_MAX, Checks
 from .._base.dtypes import dense_strides
 from .._base.errors import Code, Error, invalid
-from .._base.optional_torch import capture_query
+from .._base.optional_torch import capture_query, stream_query
 from .batch import Batch, batch_class
 from .batch_maker import MAX_PLAIN_FIELDS, Maker, Place, kind_of, sample_bytes, slot_batch_class
 from .dlpack import RawTensor
@@ -70,9 +70,6 @@ def torch_memory(ordinal: int) -> Memory:
 
     device = torch.device("cuda", ordinal)
 
-    def stream() -> int:
-        return int(torch.cuda.current_stream(device).cuda_stream)
-
     def empty(shape: Tuple[int, ...], dtype: Any) -> Any:
         return torch.empty(shape, dtype=dtype, device=device)
 
@@ -80,14 +77,11 @@ def torch_memory(ordinal: int) -> Memory:
         # Given the tensor itself, torch first makes a Python object of its current stream, for which nothing has to wait.
         return from_dlpack(raw.__dlpack__() if raw.writable else raw)
 
-    # Returns the same number without creating Python objects, which cost some microseconds. torch's compiled code calls
-    # it too.
-    raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return Memory(
         dtype=lambda name: getattr(torch, name),
         empty=_quick_empty(torch, ordinal, empty) or empty,
         address=torch.Tensor.data_ptr,
-        stream=(lambda: int(raw_stream(ordinal))) if raw_stream is not None else stream,
+        stream=stream_query(torch, device),
         lend=lend,
         copy=torch.Tensor.clone,
         is_capturing=capture_query(torch),
