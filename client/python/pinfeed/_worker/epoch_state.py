@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import operator
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError, invalid
@@ -141,26 +141,17 @@ class Order:
         # Of other classes, an epoch may end before that of the sampler inside, whose state would then be that of a part of one.
         kind = type(batch_sampler)
         ends_together = kind.__name__ == "BatchSampler" and kind.__module__.startswith(("torch.", "torchdata.", "pinfeed."))
-        candidates = {"loader": generator}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+        named = {"sampler": sampler, "batch_sampler": batch_sampler, "inner_sampler": inner}
+        generators = {"loader": generator}
+        for name, each in named.items():
             with contextlib.suppress(Exception):  # whatever a property raises
-                candidates[name] = getattr(each, "generator", None)
-        self._generators: Dict[str, Any] = {}
-        for name, each in candidates.items():
-            if any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type) and not any(each is known for known in self._generators.values()):
-                self._generators[name] = each
-        self._samplers: Dict[str, Any] = {}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner if ends_together else None)):
-            if has_state(each) and not any(each is other for other in self._samplers.values()):
-                self._samplers[name] = each
+                generators[name] = getattr(each, "generator", None)
+        self._generators = _distinct(generators, lambda each: any(hasattr(each, method) for method in _STATE_METHODS) and not isinstance(each, type))
+        self._samplers = _distinct(named if ends_together else {**named, "inner_sampler": None}, has_state)
         kept = has_state(batch_sampler) or any(each is inner for each in self._samplers.values())
         self.loses_inner_state = has_state(inner) and not kept
         # As DistributedSampler: the program sets the epoch before each iteration, which one that resumes may not have done.
-        self._by_epoch: Dict[str, Any] = {}
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
-            known = any(each is other for other in self._by_epoch.values())
-            if not known and callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
-                self._by_epoch[name] = each
+        self._by_epoch = _distinct(named, lambda each: callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int)
         self.arguments = {
             "batch_size": batch_size,
             "shuffle": _shuffles(sampler),
@@ -403,6 +394,15 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, bytes, int, float))
+
+
+def _distinct(named: Dict[str, Any], accepts: Callable[[Any], bool]) -> Dict[str, Any]:
+    """Returns the objects that are accepted, each under its first name."""
+    distinct: Dict[str, Any] = {}
+    for name, each in named.items():
+        if accepts(each) and not any(each is other for other in distinct.values()):
+            distinct[name] = each
+    return distinct
 
 
 def _in_order(sampler: Any) -> bool:
