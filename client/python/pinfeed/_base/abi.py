@@ -10,11 +10,12 @@ from __future__ import annotations
 import collections
 import ctypes
 import ctypes.util
+import json
 import logging
 import os
 import sys
 import threading
-from typing import Any, Deque, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from . import places
 from .errors import Code, Error, NotFoundError, make_error
@@ -264,9 +265,12 @@ class Library:
         self.check(get(owner, number, tensor))
         return tensor
 
-    def take_string(self, pointer: ctypes.c_void_p) -> str:
-        """Returns the text at a pointer and frees it with pf_free."""
-        return self.take_bytes(pointer, -1).decode("utf-8")
+    def ask(self, function: str, *arguments: bytes) -> Dict[str, Any]:
+        """Returns what a function answers in JSON, in its last parameter. Raises if it fails."""
+        text = ctypes.c_void_p()
+        self.finish(getattr(self, function)(*arguments, text))
+        answer: Dict[str, Any] = json.loads(self.take_bytes(text, -1))
+        return answer
 
     def take_bytes(self, pointer: ctypes.c_void_p, size: int) -> bytes:
         """Returns the bytes at a pointer, up to a NUL if `size` is -1, and frees them with pf_free."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import base64
 import contextlib
-import ctypes
 import json
 import mmap
 import os
@@ -48,12 +47,7 @@ def common(kind: str, name: str) -> Common:
 
 def join(address: str, request: Dict[str, Any]) -> Dict[str, Any]:
     """Asks for a place at a batcher. Returns a ``pinfeed.v1.BatcherInvitation`` as JSON."""
-    library = abi.load()
-    text = ctypes.c_void_p()
-    result = library.pf_join_batcher_json(os.fsencode(address), json.dumps(request).encode(), text)
-    library.finish(result)
-    place: Dict[str, Any] = json.loads(library.take_string(text))
-    return place
+    return abi.load().ask("pf_join_batcher_json", os.fsencode(address), json.dumps(request).encode())
 
 
 class Link:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 from typing import Any, Dict, Optional
 
@@ -32,9 +30,4 @@ def _call(function: str, address: Optional[str], timeout: float) -> Dict[str, An
     checks = Checks()
     checks.address(address)
     checks.raise_faults()
-    library = abi.load()
-    text = ctypes.c_void_p()
-    result = getattr(library, function)(os.fsencode(daemon.address_for(address, timeout)), text)
-    library.finish(result)
-    answer: Dict[str, Any] = json.loads(library.take_string(text))
-    return answer
+    return abi.load().ask(function, os.fsencode(daemon.address_for(address, timeout)))
