@@ -96,7 +96,7 @@ class Ragged:
         """
         import torch
 
-        make = getattr(torch.nested, "nested_tensor_from_jagged", None) if hasattr(torch, "nested") else None
+        make = getattr(torch.nested, "nested_tensor_from_jagged", None)
         if make is None:
             raise Error(Code.UNIMPLEMENTED, f"to_nested: torch {torch.__version__} has no jagged nested tensors; update it, or use to_padded()")
         values = self.values if isinstance(self.values, torch.Tensor) else torch.from_numpy(self.values)

@@ -363,7 +363,7 @@ def is_dense(torch: Any, tensor: Any) -> bool:
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and not tensor.is_quantized
-        and not getattr(tensor, "is_nested", False)
+        and not tensor.is_nested
         and not (hasattr(tensor, "has_names") and tensor.has_names())  # newer releases of torch have no named tensors
         and (type(tensor) is torch.Tensor or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
     )
