@@ -107,8 +107,12 @@ class Ragged:
         kind = str(self.values.dtype)
         if not kind.endswith("uint8") or len(self.values.shape) != 1:
             raise TypeError(f"decode: this field holds {kind}, not the bytes of texts")
-        values = self.values.cpu() if hasattr(self.values, "cpu") else self.values
-        data = bytes(memoryview(values.numpy() if hasattr(values, "numpy") else _on_host(values)))
+        values = self.values
+        if hasattr(values, "cpu"):
+            values = values.cpu().numpy()
+        elif hasattr(values, "get"):  # CuPy's
+            values = values.get()
+        data = bytes(memoryview(values))
         bounds = self.offsets.tolist()
         return [data[begin:end].decode(encoding, errors) for begin, end in zip(bounds, bounds[1:])]
 
@@ -172,10 +176,6 @@ def _array_module(values: Any) -> Any:
     import importlib
 
     return importlib.import_module(type(values).__module__.split(".")[0])
-
-
-def _on_host(values: Any) -> Any:
-    return values.get() if hasattr(values, "get") else values
 
 
 def gather(values: Any, extents: Any, name: str) -> Ragged:
