@@ -237,11 +237,12 @@ class Connection:
 
     def _find_rank(self, for_batches: bool = False) -> None:
         """Reopens the feed if its rank became known after it was opened."""
-        if later_rank(self._rank) is None or self._handle is None:
+        place = later_rank(self._rank)
+        if place is None or self._handle is None:
             return
         if self._delivered:
             if for_batches:
-                self._refuse_late_rank()
+                raise self._late_rank(place)
             return
         # Skipped while another thread uses the feed: that thread checks too.
         if self._lock.acquire(blocking=False):
@@ -252,16 +253,15 @@ class Connection:
             finally:
                 self._lock.release()
 
-    def _refuse_late_rank(self) -> None:
-        place = later_rank(self._rank)
-        if place is not None:
-            known = self._rank
-            raise Error(
-                Code.FAILED_PRECONDITION,
-                f"the feed of {describe(self._spec)} gave batches as rank {known.rank} of {known.world_size} (from {known.source}), and this "
-                f"process is now rank {place.rank} of {place.world_size} (from {place.source}): open the feed after the rank is known (after "
-                f"init_process_group), or pass rank={known.rank}, world_size={known.world_size} to keep the old one",
-            )
+    def _late_rank(self, place: Rank) -> Error:
+        """Returns the error of a feed that has given batches of another rank."""
+        known = self._rank
+        return Error(
+            Code.FAILED_PRECONDITION,
+            f"the feed of {describe(self._spec)} gave batches as rank {known.rank} of {known.world_size} (from {known.source}), and this "
+            f"process is now rank {place.rank} of {place.world_size} (from {place.source}): open the feed after the rank is known (after "
+            f"init_process_group), or pass rank={known.rank}, world_size={known.world_size} to keep the old one",
+        )
 
     def _reopen_as(self, place: Rank) -> None:
         known, handle, cursor = self._rank, self._handle, self._next_cursor()
