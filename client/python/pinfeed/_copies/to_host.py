@@ -91,8 +91,9 @@ def to_host(tree: Any, *, non_blocking: bool = False) -> HostCopy:
     sources: List[Any] = []
     with torch.no_grad():
         for ordinal, keys in by_gpu.items():
-            streams = copier(ordinal).streams
-            copier(ordinal).choose_stream("to_host")
+            gpu = copier(ordinal)
+            streams = gpu.streams
+            gpu.choose_stream("to_host")  # refuses a capture. Its choice is not used: `non_blocking` decides
             stream = streams.current()
             # On the caller's stream even if these become copies.
             tensors = [walked.tensors[key].detach().resolve_conj().resolve_neg().contiguous() for key in keys]
@@ -100,7 +101,7 @@ def to_host(tree: Any, *, non_blocking: bool = False) -> HostCopy:
             if non_blocking:
                 stream = streams.side
                 streams.fork(tensors)
-            with copier(ordinal).scope(stream):
+            with gpu.scope(stream):
                 for key, tensor in zip(keys, tensors):
                     moved[key] = streams.host_empty(tuple(tensor.shape), tensor.dtype).copy_(tensor, non_blocking=True)
             events.append(streams.event(stream))
