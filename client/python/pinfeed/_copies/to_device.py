@@ -85,7 +85,7 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
         if quick is not None:
             return quick
     torch = _torch("to_device")
-    ordinal = _ordinal(torch, device)
+    ordinal = _ordinal(device)
     import numpy
 
     walked = Tree(tree, (torch.Tensor, torch.nn.Parameter, numpy.ndarray))
@@ -113,7 +113,7 @@ def pinned_empty(shape: Any, dtype: Any = "float32") -> Any:
     kind = _torch_dtype(torch, dtype_name(dtype))
     if kind is None:
         raise invalid(f"pinned_empty: dtype={dtype!r}: PyTorch {torch.__version__} has no such dtype")
-    gpu = _copier(_ordinal(torch, "cuda"), "pinned_empty needs a GPU", "torch.empty gives memory that is not page-locked")
+    gpu = _copier(_ordinal("cuda"), "pinned_empty needs a GPU", "torch.empty gives memory that is not page-locked")
     return gpu.streams.host_empty(shape, kind)
 
 
@@ -166,7 +166,7 @@ def _torch(name: str) -> Any:
     return torch
 
 
-def _ordinal(torch: Any, device: Any) -> int:
+def _ordinal(device: Any) -> int:
     if device is None:
         raise invalid('to_device: device: None names no device; "cuda", "cuda:0", a torch.device or the number of a GPU does')
     checks = Checks("to_device: ")
