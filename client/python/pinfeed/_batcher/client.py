@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import queue
 import threading
 import time
@@ -215,10 +216,8 @@ class BatcherClient:
         with self._lock:
             if self._ended is None and self._futures.get(future._slot) is future and not future._cancel_sent:
                 future._cancel_sent = True  # the socket has room for one frame of each
-                try:
+                with contextlib.suppress(UnavailableError):  # the thread below learns it too
                     self._link.send(CANCEL, slot=future._slot)
-                except UnavailableError:
-                    pass  # the thread below learns it too
 
     def _check_daemon(self) -> None:
         """Raises if the daemon should have answered a request long ago."""

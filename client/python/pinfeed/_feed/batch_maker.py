@@ -7,6 +7,7 @@ share one object, whose end returns the slot.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import operator
@@ -263,12 +264,10 @@ class BatchMaker(Maker):
     def _array(self, name: str, dtype: int, _small: bool) -> Tuple[Any, _Steps, _Steps]:
         array_dtype = self._numpy.dtype(kind_of(name, dtype)[3])
         if dtype == _BFLOAT16:
-            try:
+            with contextlib.suppress(ImportError):  # without ml_dtypes: the bits as uint16
                 import ml_dtypes
 
                 array_dtype = self._numpy.dtype(ml_dtypes.bfloat16)
-            except ImportError:
-                pass  # without ml_dtypes: the bits as uint16
         return array_dtype, (), (self._numpy.ndarray.copy,)
 
     def _torch(self, name: str, dtype: int, small: bool) -> Tuple[Any, _Steps, _Steps]:

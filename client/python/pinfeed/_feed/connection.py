@@ -6,6 +6,7 @@ In: the handle of an open feed, and the arguments of `open`. Out: the feed's pro
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -273,10 +274,8 @@ class Connection:
         )  # fmt: skip
         assert self._reopen is not None  # otherwise `later_rank` returned None
         opened: Optional[Opened] = None
-        try:
+        with contextlib.suppress(ResourceExhaustedError):  # the memory may suffice for one feed only
             opened = self._reopen(place, cursor)  # if refused, the feed is unchanged
-        except ResourceExhaustedError:
-            pass  # the memory may suffice for one feed only
         with self._invite_lock:
             self._handle = None
             if handle is not None:

@@ -127,10 +127,8 @@ class WorkerPool:
             return
         seed, first, _, log = self._epoch
         self.send(number, "epoch", seed, first, state)
-        try:
+        with contextlib.suppress(OSError):  # it has ended, which its pidfd tells
             reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
-        except OSError:
-            pass  # it has ended, which its pidfd tells
 
     def end_epoch(self, log: IndexLog) -> None:
         """Tells workers with lanes that the epoch of this log is over, if it is their latest. They finish what they have been dealt of it: the log stays

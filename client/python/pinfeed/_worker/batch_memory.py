@@ -16,6 +16,7 @@ Long because: writer and reader are two sides of one layout, and what one writes
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copyreg
 import io
 import math
@@ -643,12 +644,10 @@ def _rebuild(kind: Type[BaseException], code: int, text: str) -> BaseException:
         if issubclass(kind, Error):
             attempts = [((Code(code), text), {})]
         for arguments, named in attempts:
-            try:
+            with contextlib.suppress(Exception):  # whatever a constructor raises for arguments that are not its own
                 error = make(*arguments, **named)
                 if type(error) is kind and text in str(error):
                     return error
-            except Exception:  # whatever a constructor raises for arguments that are not its own
-                pass
     return RuntimeError(text)
 
 

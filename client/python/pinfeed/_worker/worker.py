@@ -83,10 +83,8 @@ def worker_main(pipe: Any, number: int, job: Job) -> None:
     signal.signal(signal.SIGINT, _do_nothing)  # the trainer handles Ctrl-C. Not SIG_IGN, which the dataset's own processes would inherit
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(pipe, number, job)
-    try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the trainer closed the pipe
         worker.serve()
-    except (EOFError, ConnectionError):
-        pass  # the trainer closed the pipe
 
 
 def _do_nothing(*_signal: Any) -> None:
