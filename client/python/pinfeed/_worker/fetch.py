@@ -57,8 +57,7 @@ def kind_of_dataset(dataset: Any) -> Kind:
         )
     torch = torch_or_none()
     if torch is not None:
-        pipes = tuple(kind for kind in (getattr(torch.utils.data, name, None) for name in ("IterDataPipe", "MapDataPipe")) if kind is not None)
-        if isinstance(dataset, pipes):
+        if isinstance(dataset, tuple(getattr(torch.utils.data, name, ()) for name in ("IterDataPipe", "MapDataPipe"))):
             raise invalid(
                 f"dataset: {type(dataset).__name__} is a DataPipe, whose shards and shuffling only torch.utils.data.DataLoader sets: use that class, or "
                 "give a torch.utils.data.IterableDataset that takes its worker's share by get_worker_info(), or a dataset with __getitem__",
@@ -94,11 +93,11 @@ def default_function(batched: bool) -> Callable[[Any], Any]:
     """Returns the collate_fn of a loader without one: torch's, if torch is installed."""
     torch = torch_or_none()
     if torch is None:
-        without: Callable[[Any], Any] = convert
         if batched:
-            without = collate
-        return without
-    function: Callable[[Any], Any] = torch.utils.data._utils.collate.default_collate if batched else torch.utils.data._utils.collate.default_convert
+            return collate
+        return convert
+    module = torch.utils.data._utils.collate
+    function: Callable[[Any], Any] = module.default_collate if batched else module.default_convert
     return function
 
 
