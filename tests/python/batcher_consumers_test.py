@@ -7,17 +7,12 @@ import signal
 
 import numpy as np
 import pytest
+from batchers import ARRAY, TIMEOUT, array
 from withstand.hardship import eventually
 
 import pinfeed
 
 SPAWN = multiprocessing.get_context("spawn")
-TIMEOUT = 60
-ARRAY = ("float32", (3,))
-
-
-def array(value):
-    return np.full(3, value, np.float32)
 
 
 def consume(address, name, sign, holds, pipe):

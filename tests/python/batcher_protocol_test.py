@@ -4,7 +4,6 @@
 Long because: each rule of the protocol that a process can break is a case.
 """
 
-import contextlib
 import functools
 import io
 import os
@@ -19,6 +18,7 @@ import grpc
 import numpy as np
 import PIL.Image
 import pytest
+from batchers import ARRAY, TIMEOUT, Model, array, serving
 from raw_client import MAGIC, SERVICE, call, connect, frame, map_memfd, messages
 from withstand import hardship
 
@@ -28,45 +28,16 @@ from pinfeed._batcher import batcher as _batcher, client as _batcher_client
 JOIN, REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13, 14
 INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16
 HOST_FLAGS = ("--pool-bytes", "128MiB", "--pending-timeout", "2s")
-TIMEOUT = 60
-ARRAY = ("float32", (3,))
 pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 NAME = "raw"
 eventually = functools.partial(hardship.eventually, deadline_s=20)
 
 
-class Model(threading.Thread):
-    """Answers each request with its input."""
-
-    def __init__(self, batcher):
-        super().__init__()
-        self.batcher = batcher
-        self.start()
-
-    def run(self):
-        with contextlib.suppress(pinfeed.Error):  # it was closed
-            for batch in self.batcher:
-                batch.answer(np.array(batch.inputs))
-
-
 @pytest.fixture
-def serve(host):
-    """Opens a batcher, with a model unless `model=False`. At the end all memory comes back."""
-    opened = []
-
-    def make(model=True, input=ARRAY, **options):
-        batcher = pinfeed.Batcher(NAME, input=input, framework="numpy", address=host.address, **{"max_delay": 0.001, **options})
-        opened.append((batcher, Model(batcher) if model else None))
-        return opened[-1][0]
-
-    yield make
-    for batcher, model in opened:
-        batcher.close()
-        if model is not None:
-            model.join(TIMEOUT)
-            assert not model.is_alive()
-    opened.clear()
-    eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
+def serve(host, memory_is_free):
+    """Opens the batcher, whose model answers each request with its input. At the end all memory comes back."""
+    with serving(np.array, address=host.address, max_delay=0.001) as make:
+        yield functools.partial(make, NAME)
 
 
 def invite(host, consumer=False, slots=3, max_request_bytes=4096, name=NAME):
@@ -138,10 +109,6 @@ def packed(kind, epoch=0, batch_index=0, timeout_us=0, slot=0, size=0, magic=Non
     if magic is not None:
         struct.pack_into("=Q", out, 0, magic)
     return bytes(out)
-
-
-def array(value):
-    return np.full(3, value, np.float32)
 
 
 def is_served(host, *values):
@@ -373,7 +340,7 @@ def test_two_living_consumers_share_the_batches(serve, host):
         eventually("the other one answers, but for what is dealt to this one", lambda: sum(future.done() for future in futures) >= 50)
         assert not futures[0].done()
         assert held.answer(np.array(held.inputs)) == 1
-        rest = Model(slow)
+        rest = Model(slow, np.array)
         assert [future.result(TIMEOUT) for future in futures] == [array(value).tobytes() for value in range(61)]
         slow.close()
         rest.join(TIMEOUT)

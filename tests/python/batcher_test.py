@@ -20,9 +20,11 @@ import subprocess
 import sys
 import threading
 
+import batchers
 import numpy as np
 import PIL.Image
 import pytest
+from batchers import ARRAY, TIMEOUT, array, serving
 from conftest import TOOL
 from withstand.hardship import eventually
 
@@ -31,8 +33,6 @@ from pinfeed._batcher import arrays, link
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* max_delay is in seconds")  # long ones tell what closes a batch
 SPAWN = multiprocessing.get_context("spawn")
-TIMEOUT = 60
-ARRAY = ("float32", (3,))
 
 
 def jpeg(value, size=(40, 30)):
@@ -41,25 +41,8 @@ def jpeg(value, size=(40, 30)):
     return out.getvalue()
 
 
-def array(value):
-    return np.full(3, value, np.float32)
-
-
-class Model(threading.Thread):
-    """Answers each request with the mean of its input, on a thread. `sizes` are those of the batches."""
-
-    def __init__(self, batcher):
-        super().__init__()
-        self.batcher, self.sizes, self.error = batcher, [], None
-        self.start()
-
-    def run(self):
-        try:
-            for batch in self.batcher:
-                self.sizes.append(len(batch))
-                batch.answer([np.float32(np.asarray(one, np.float32).mean()) for one in batch.inputs])
-        except pinfeed.Error as error:
-            self.error = error
+def means(inputs):
+    return [np.float32(np.asarray(one, np.float32).mean()) for one in inputs]
 
 
 def value_of(answer):
@@ -74,20 +57,9 @@ def address(daemon, monkeypatch):
 
 @pytest.fixture
 def serve(address):
-    """Opens batchers of arrays; `model=True` starts one that answers. Closes them all."""
-    opened = []
-
-    def make(name, model=True, input=ARRAY, **options):
-        batcher = pinfeed.Batcher(name, input=input, framework="numpy", **options)
-        opened.append((batcher, Model(batcher) if model else None))
-        return opened[-1][0]
-
-    yield make
-    for batcher, model in opened:
-        batcher.close()
-        if model is not None:
-            model.join(TIMEOUT)
-            assert not model.is_alive()
+    """Opens batchers whose model answers each request with the mean of its input. Closes them all."""
+    with serving(means) as make:
+        yield make
 
 
 def take(batcher):
@@ -402,7 +374,7 @@ def test_a_delay_that_may_be_meant_in_milliseconds_is_told(serve, recwarn):
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"^Batcher 'slow': with max_delay=5, .* wait 5 s\. max_delay is in seconds: 0\.005 is 5 ms$") as warned:
         serve("slow", model=False, max_delay=5)
-    assert warned[0].filename == __file__
+    assert warned[0].filename == batchers.__file__  # where it is called
     with pytest.raises(pinfeed.InvalidArgumentError, match="max_delay: 500 is not at most 60: max_delay is in seconds: 0.005 is 5 ms"):
         serve("slower", model=False, max_delay=500)
 
