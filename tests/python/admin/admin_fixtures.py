@@ -11,10 +11,9 @@ import time
 import grpc
 import pytest
 from certificates import Authority
-from conftest import BUILD
+from conftest import TOOL
 from daemon_process import Daemon
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 SPIFFE = "spiffe://cluster/ops"
 
 

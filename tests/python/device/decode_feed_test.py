@@ -9,17 +9,11 @@ import time
 
 import pinfeed
 import pytest
-from conftest import BUILD
-from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
+from conftest import TOOL
+from device_fixtures import daemon, data, host_bytes, nvjpeg, stand_in  # noqa: F401
 from device_process import await_unused, finish, start, trainer
 
-TOOL = BUILD / "client" / "cli" / "pinfeed"
 NORMAL = [["RandomHorizontalFlip", []], ["RandomVerticalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
-
-
-@pytest.fixture(autouse=True)
-def nvjpeg(monkeypatch, stand_in):  # noqa: F811
-    monkeypatch.setenv("PINFEED_NVJPEG", str(BUILD / "tests" / "stand_in_cuda" / "libnvjpeg.so.12"))
 
 
 def photos(data, **more):  # noqa: F811

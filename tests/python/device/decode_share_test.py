@@ -11,19 +11,14 @@ import subprocess
 
 import pinfeed
 import pytest
-from conftest import BUILD
-from decode_feed_test import EVERYTHING, TOOL, photos
-from device_fixtures import data, host_bytes, stand_in  # noqa: F401
+from conftest import TOOL
+from decode_feed_test import EVERYTHING, photos
+from device_fixtures import data, host_bytes, nvjpeg, stand_in  # noqa: F401
 from device_process import await_unused, finish, start, trainer
 from withstand.hardship import eventually, sessions_of
 
 BATCHES = 30
 FALLS_BACK = "this process decodes images itself"
-
-
-@pytest.fixture(autouse=True)
-def nvjpeg(monkeypatch, stand_in):  # noqa: F811
-    monkeypatch.setenv("PINFEED_NVJPEG", str(BUILD / "tests" / "stand_in_cuda" / "libnvjpeg.so.12"))
 
 
 @pytest.fixture(autouse=True)

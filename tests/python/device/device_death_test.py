@@ -8,30 +8,17 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 
 import pinfeed
 import pytest
-from conftest import ROOT
+from conftest import ROOT, tool
 from device_fixtures import daemon, data, stand_in  # noqa: F401
-from device_process import BACKENDS, await_unused, finish, gpu, start, trainer
+from device_process import BACKENDS, await_unused, finish, gpu, start, trainer, used
+from withstand.hardship import eventually
 
-TOOL = os.path.join(os.path.dirname(os.environ["PINFEED_DAEMON"]), "..", "client", "cli", "pinfeed")
 IMPORT = "cuMemImportFromShareableHandle:1:101"
 OPEN = "cuIpcOpenMemHandle:1:101"
 READ = "cuMemcpyDtoHAsync:1:101"  # of the arena's id
-
-
-def eventually(what, holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
-
-
-def used(daemon):
-    return int(gpu(daemon)["arena_used_bytes"])
 
 
 def lingering(daemon):
@@ -101,14 +88,12 @@ def test_status_and_metrics_tell_of_lingering_memory(tmp_path, data):  # noqa: F
     orphan = Orphan(running, spec(data, "cuda-ipc"))
     eventually("it lingers", lambda: lingering(running))
     bytes_kept = int(gpu(running)["lingering_bytes"])
-    port = (tmp_path / "run" / "http.port").read_text().strip()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-        metrics = page.read().decode()
+    _, metrics = running.http("/metrics")
     (line,) = [line for line in metrics.splitlines() if line.startswith("pinfeed_gpu_lingering_bytes{")]
     assert float(line.rsplit(" ", 1)[1]) == bytes_kept
-    text = subprocess.run([TOOL, "status", "--address", running.address], capture_output=True, text=True, timeout=60, check=True).stdout
+    _, text, _ = tool(running, "status")
     assert "LINGERING_BYTES" in text and f"pid {orphan.pid}" in text and "cuda-ipc" in text
-    as_json = subprocess.run([TOOL, "status", "--json", "--address", running.address], capture_output=True, timeout=60, check=True).stdout
+    _, as_json, _ = tool(running, "status", "--json")
     assert int(json.loads(as_json)["gpus"][0]["lingering_bytes"]) == bytes_kept
     orphan.end()
     running.stop()
@@ -158,9 +143,7 @@ def test_a_failed_probe_falls_back_to_the_next_backend_loudly(tmp_path, data):  
     assert session["backend"] == "cuda-ipc"
     assert "vmm-fd failed in the client: import" in session["fallback"] and "CUDA_ERROR_INVALID_DEVICE" in session["fallback"]
     assert any("falls back to cuda-ipc" in line and "warning" in line for line in running.log().splitlines())
-    port = (tmp_path / "run" / "http.port").read_text().strip()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-        assert 'pinfeed_fallbacks_total{backend="cuda-ipc"} 1' in page.read().decode()
+    assert 'pinfeed_fallbacks_total{backend="cuda-ipc"} 1' in running.http("/metrics")[1]
     process.kill()
     _, errors = process.communicate(timeout=60)
     assert "batches come by cuda-ipc, not by vmm-fd" in errors

@@ -3,13 +3,13 @@
 import json
 import signal
 import time
-import urllib.request
 
 import pinfeed
 import pytest
 from daemon_process import Daemon
 from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
 from device_process import BACKENDS, await_unused, finish, gpu, start, trainer
+from withstand.hardship import metrics
 
 NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
@@ -244,13 +244,6 @@ def test_what_the_driver_has_too_little_of_at_the_start_is_no_fault_of_the_confi
     monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemHostRegister:1:2")
     with pytest.raises(AssertionError, match="cannot start: RESOURCE_EXHAUSTED: gpus: register .*CUDA_ERROR_OUT_OF_MEMORY"):
         start(tmp_path / "run", data)
-
-
-def metrics(daemon):
-    """{name with labels: value} of /metrics."""
-    port = (daemon.folder / "http.port").read_text().strip()
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line and line[0] != "#"}
 
 
 def test_a_gpu_that_breaks_is_seen_by_a_scrape_before_the_daemon_ends(tmp_path, data, monkeypatch):

@@ -14,6 +14,11 @@ def stand_in(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(BUILD / "tests" / "stand_in_cuda"))
 
 
+@pytest.fixture(autouse=True)
+def nvjpeg(monkeypatch, stand_in):
+    monkeypatch.setenv("PINFEED_NVJPEG", str(BUILD / "tests" / "stand_in_cuda" / "libnvjpeg.so.12"))
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")

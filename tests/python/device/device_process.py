@@ -54,6 +54,10 @@ def gpu(daemon):
     return pinfeed.status(daemon.address)["gpus"][0]
 
 
+def used(daemon):
+    return int(gpu(daemon)["arena_used_bytes"])
+
+
 def await_unused(daemon):
     """Until the memory of all GPUs is back: the daemon frees it on a thread of its own."""
     used = lambda: [int(one["arena_used_bytes"]) for one in pinfeed.status(daemon.address)["gpus"]]  # noqa: E731

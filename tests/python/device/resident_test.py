@@ -10,7 +10,7 @@ import numpy as np
 import pinfeed
 import pytest
 from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
-from device_process import finish, gpu, start, trainer
+from device_process import finish, gpu, start, trainer, used
 from withstand.hardship import eventually
 
 NORMAL = [["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
@@ -26,10 +26,6 @@ def rows(data):  # noqa: F811
     np.save(data / "grey" / "image.npy", random.integers(0, 256, (50, 17, 19, 1), np.uint8))
     np.save(data / "grey" / "weight.npy", random.random((50, 5, 3), np.float32))
     time.sleep(2.1)  # feeds share what did not change in the last 2 s before it is opened
-
-
-def used(daemon):  # noqa: F811
-    return int(gpu(daemon)["arena_used_bytes"])
 
 
 def spec(data, **more):  # noqa: F811
