@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
-from withstand.hardship import eventually  # noqa: E402
+from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import supervisor, worker_pool  # noqa: E402
@@ -385,10 +385,6 @@ def test_a_batch_that_stops_two_workers_comes_from_the_one_that_goes_on(host, mo
 def stop_first(worker):
     if worker == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def is_stopped(pid):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def dealt_again(daemon):

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import gc
 import os
-import pathlib
 import signal
 import subprocess
 import warnings
@@ -18,7 +17,7 @@ torch = pytest.importorskip("torch")
 from conftest import TOOL  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Stream  # noqa: E402
-from withstand.hardship import eventually  # noqa: E402
+from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import one_off, supervisor, worker_pool  # noqa: E402
@@ -192,10 +191,6 @@ def raise_before_sending(monkeypatch, token, number):
         send_handle(connection, handle, destination)
 
     monkeypatch.setattr(reduction, "send_handle", send)
-
-
-def is_stopped(pid):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_worker_that_stops_while_it_sends_holds_up_nobody(host, monkeypatch):

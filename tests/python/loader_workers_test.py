@@ -21,7 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import STRUCTURES, Batched, Numbers, Shards, all_same, big, deadly, failing, growing, place_of_worker, randoms, seeded, talkative, tensor  # noqa: E402
+from loader_datasets import STRUCTURES, Batched, Numbers, Shards, all_same, big, deadly, failing, growing, place_of_worker, randoms, seeded, talkative, tensor, values  # noqa: E402
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
@@ -30,10 +30,6 @@ TorchLoader = torch.utils.data.DataLoader
 METHODS = ("fork", "spawn", "forkserver")
 
 pytestmark = [pytest.mark.usefixtures("nothing_is_left", "feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
-
-
-def values(loader):
-    return [batch.tolist() for batch in loader]
 
 
 def gone(pidfds):

@@ -56,6 +56,10 @@ def threads_of(pid):
     return dict(sorted(names.items()))
 
 
+def is_stopped(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 READERS = {f"reader{number}" for number in range(32)}  # begun with the first slow read, whenever that is; they stay
 
 
