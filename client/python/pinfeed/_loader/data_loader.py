@@ -209,8 +209,8 @@ class DataLoader(Generic[_Batch]):
             self._implies = share is None and retry_after is None
             default = f', the default with {" and ".join(as_torch)} (give seeding="sample")'
         self._seeding: str = seeding
+        why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
         if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
-            why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
             checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
 
         self._max_batch_bytes: int = 0  # what the first batch needs
@@ -226,7 +226,6 @@ class DataLoader(Generic[_Batch]):
             if value is not None and not num_workers:
                 checks.add(name, f"{shown(value)} needs num_workers > 0")
             elif value is not None and self._lane_options is not None:
-                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
                 checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
         self._encoded: Optional[LoaderImages] = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
         self._ordinal: int = ordinal_of(checks, device)  # of the GPU that gets the batches; -1: the host
