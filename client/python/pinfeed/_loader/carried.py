@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tup
 
 from .._worker.fetch import Kind
 from .images import LoaderImages
-from .share import Share
 
 if TYPE_CHECKING:
     from .data_loader import DataLoader
@@ -33,7 +32,6 @@ class LoaderArguments(NamedTuple):
     ordinal: int  # of the GPU that gets the batches; -1: the host
     max_batch_bytes: int  # 0: what the first batch needs
     retry_after: float  # 0: never
-    share: Optional[Share]
     encoded: Optional[LoaderImages]
     epoch: int  # from 1
 
@@ -66,7 +64,6 @@ def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
         ordinal=loader._ordinal,
         max_batch_bytes=loader._max_batch_bytes,
         retry_after=loader._retry_after,
-        share=loader._share,
         encoded=loader._encoded,
         epoch=loader._epochs,
     )
