@@ -35,12 +35,12 @@ class Owner:
         return Lease(self.alive, self.buffer)
 
     def raw(self, shape, dtype, writable=True):
-        nbytes = int(numpy.prod(shape)) * DTYPES[dtype][1] // 8
+        nbytes = int(numpy.prod(shape)) * DTYPES[dtype].bits // 8
         return RawTensor(self.lease(), ctypes.addressof(self.buffer), nbytes, shape, dtype, writable)
 
 
 def code_of(name):
-    return next(code for code, entry in DTYPES.items() if entry[2] == name)
+    return next(code for code, entry in DTYPES.items() if entry.name == name)
 
 
 NUMPY_NAMES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "complex64", "complex128"]

@@ -249,7 +249,7 @@ def _array_spec(checks: Checks, given: Any) -> Spec:
         checks.refuse("input", given, '"image", or the dtype and the shape of an array, such as ("float32", (128,))')
         return {}
     name = dtype_name(dtype)
-    known = [kind[2] for kind in DTYPES.values()]
+    known = [kind.name for kind in DTYPES.values()]
     if name not in known:
         checks.refuse("input", dtype, f"a dtype of arrays: {', '.join(known)}")
     return {"dtype": name.upper(), "shape": [str(length) for length in lengths]}

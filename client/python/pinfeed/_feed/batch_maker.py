@@ -18,7 +18,7 @@ from .._base import abi
 from .._base.checks import UINT32_MAX
 from .._base.errors import Code, Error, invalid
 from .batch import Batch, batch_class
-from .dlpack import DTYPES, RawTensor
+from .dlpack import DTYPES, ElementType, RawTensor
 from .lease import LEASES, Lease
 from .ragged import Ragged, gather
 
@@ -262,7 +262,7 @@ class BatchMaker(Maker):
         return int(tensor.data_ptr() if self._framework == "torch" else tensor.ctypes.data)
 
     def _array(self, name: str, dtype: int, _small: bool) -> Tuple[Any, _Steps, _Steps]:
-        array_dtype = self._numpy.dtype(kind_of(name, dtype)[3])
+        array_dtype = self._numpy.dtype(kind_of(name, dtype).numpy)
         if dtype == _BFLOAT16:
             with contextlib.suppress(ImportError):  # without ml_dtypes: the bits as uint16
                 import ml_dtypes
@@ -279,13 +279,13 @@ class BatchMaker(Maker):
         if dtype == _BFLOAT16:
             view = (from_numpy, operator.methodcaller("view", torch.bfloat16))
         else:
-            _, _, kind, type_string = kind_of(name, dtype)
-            array_dtype = self._numpy.dtype(type_string)
+            kind = kind_of(name, dtype)
+            array_dtype = self._numpy.dtype(kind.numpy)
             try:
                 from_numpy(self._numpy.empty(0, array_dtype))
             except TypeError:
                 raise invalid(
-                    f"tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework=\"numpy\", or a file of tokens "
+                    f"tensor {name!r} is {kind.name}, which torch {torch.__version__} does not have: open with framework=\"numpy\", or a file of tokens "
                     "with sequence_length",
                 ) from None
         if self._gpu >= 0:
@@ -301,7 +301,7 @@ def _apply(steps: _Steps, value: Any) -> Any:
     return value
 
 
-def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
+def kind_of(name: str, dtype: int) -> ElementType:
     if dtype not in DTYPES:
         raise Error(Code.UNIMPLEMENTED, f"tensor {name!r} has element type {dtype}, which this package does not know: update it")
     return DTYPES[dtype]
@@ -310,7 +310,7 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
 def sample_bytes(tensor: Any) -> int:
     """Returns the bytes per sample of an `abi.TensorInfo`. The batch it describes may be empty."""
     shape: List[int] = tensor.shape[1 : tensor.dims]
-    return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
+    return math.prod(shape) * kind_of("", tensor.dtype).bits // 8
 
 
 def _slot_class(length: int) -> Any:

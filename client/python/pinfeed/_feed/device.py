@@ -179,7 +179,7 @@ class DeviceBatchMaker(Maker):
         self._batch_type = batch_class([self._outputs[number].name for number in self._visible])
 
     def _dtype(self, name: str, dtype: int) -> Any:
-        known = kind_of(name, dtype)[2]
+        known = kind_of(name, dtype).name
         try:
             return self._memory.dtype(known)
         except (AttributeError, TypeError):
@@ -324,7 +324,7 @@ class LentBatchMaker(DeviceBatchMaker):
             shape = tuple(tensor.shape[1 : tensor.dims])
             if (tensor.dtype, shape) != (output.kind, output.sample_shape):
                 raise invalid(
-                    f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, but the "
+                    f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype).name} {list(shape)}, but the "
                     "transforms change it, so it cannot be a view of the slot: use zero_copy=None",
                 )
             length = sample_bytes(tensor)

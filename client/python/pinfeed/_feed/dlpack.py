@@ -10,31 +10,38 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from .._base.dtypes import dense_strides
 
 _CPU = (1, 0)  # kDLCPU, device 0
 _CUDA = 2  # kDLCUDA
 
-# pf_dtype -> (DLPack's type code, bits, name, NumPy's type string). NumPy has no type string for bfloat16: its bits are
-# shown as uint16.
-DTYPES: Dict[int, Tuple[int, int, str, str]] = {
-    1: (6, 8, "bool", "|b1"),
-    2: (1, 8, "uint8", "|u1"),
-    3: (0, 8, "int8", "|i1"),
-    4: (1, 16, "uint16", "<u2"),
-    5: (0, 16, "int16", "<i2"),
-    6: (1, 32, "uint32", "<u4"),
-    7: (0, 32, "int32", "<i4"),
-    8: (1, 64, "uint64", "<u8"),
-    9: (0, 64, "int64", "<i8"),
-    10: (2, 16, "float16", "<f2"),
-    11: (4, 16, "bfloat16", "<u2"),
-    12: (2, 32, "float32", "<f4"),
-    13: (2, 64, "float64", "<f8"),
-    14: (5, 64, "complex64", "<c8"),
-    15: (5, 128, "complex128", "<c16"),
+
+class ElementType(NamedTuple):
+    dlpack_code: int
+    bits: int
+    name: str
+    numpy: str  # type string. NumPy has none for bfloat16: its bits are shown as uint16
+
+
+# By pf_dtype.
+DTYPES: Dict[int, ElementType] = {
+    1: ElementType(6, 8, "bool", "|b1"),
+    2: ElementType(1, 8, "uint8", "|u1"),
+    3: ElementType(0, 8, "int8", "|i1"),
+    4: ElementType(1, 16, "uint16", "<u2"),
+    5: ElementType(0, 16, "int16", "<i2"),
+    6: ElementType(1, 32, "uint32", "<u4"),
+    7: ElementType(0, 32, "int32", "<i4"),
+    8: ElementType(1, 64, "uint64", "<u8"),
+    9: ElementType(0, 64, "int64", "<i8"),
+    10: ElementType(2, 16, "float16", "<f2"),
+    11: ElementType(4, 16, "bfloat16", "<u2"),
+    12: ElementType(2, 32, "float32", "<f4"),
+    13: ElementType(2, 64, "float64", "<f8"),
+    14: ElementType(5, 64, "complex64", "<c8"),
+    15: ElementType(5, 128, "complex128", "<c16"),
 }
 
 
@@ -138,7 +145,7 @@ def _described(shape: Tuple[int, ...], dtype: int, device: Tuple[int, int], writ
     tensor = managed.tensor
     tensor.device_type, tensor.device_id = device
     tensor.ndim = ndim
-    tensor.code, tensor.bits, tensor.lanes = DTYPES[dtype][0], DTYPES[dtype][1], 1
+    tensor.code, tensor.bits, tensor.lanes = DTYPES[dtype].dlpack_code, DTYPES[dtype].bits, 1
     tensor.shape, tensor.strides = shape_array, strides
     managed.deleter = _deleter_address
     return type(managed), bytes(managed), (shape_array, strides)
@@ -177,7 +184,7 @@ class RawTensor:
 
     @property
     def dtype(self) -> str:
-        return DTYPES[self._dtype][2]
+        return DTYPES[self._dtype].name
 
     def __repr__(self) -> str:
         return f"RawTensor(shape={self.shape}, dtype={self.dtype!r}, writable={self.writable})"
@@ -189,7 +196,7 @@ class RawTensor:
         return {
             "version": 3,
             "shape": self.shape,
-            "typestr": DTYPES[self._dtype][3],
+            "typestr": DTYPES[self._dtype].numpy,
             # An empty tensor may have address 0, which NumPy rejects. Nothing is read there.
             "data": (self.address or 1, not self.writable),
         }
