@@ -306,7 +306,6 @@ def _find() -> Library:
     path = chosen or _default_path()
     if not path:
         raise NotFoundError(
-            Code.NOT_FOUND,
             f"libpinfeed.so was not found in {', '.join(map(str, places.library_folders()))} or on the system's library path: "
             f"{_how_to_get_it()}, or set PINFEED_LIBRARY to the file",
         )
@@ -314,7 +313,7 @@ def _find() -> Library:
         return Library(path)
     except OSError as error:
         set_by = "PINFEED_LIBRARY names it; unset that, or " if chosen else ""
-        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {path} failed: {error} ({set_by}{_how_to_get_it()})") from error
+        raise NotFoundError(f"loading libpinfeed from {path} failed: {error} ({set_by}{_how_to_get_it()})") from error
 
 
 def _how_to_get_it() -> str:

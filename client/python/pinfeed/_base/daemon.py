@@ -77,7 +77,6 @@ def private_address(reason: str, common: Optional[Common] = None) -> str:
     """
     if common is not None:
         raise UnavailableError(
-            Code.UNAVAILABLE,
             f"{common.what}: no system-wide daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
             f"start pinfeedd and set PINFEED_ADDRESS to its socket in {common.processes}",
         )
@@ -131,7 +130,6 @@ def find_program() -> str:
     if found:
         return found
     raise NotFoundError(
-        Code.NOT_FOUND,
         "no daemon answers, and pinfeedd is neither in the package, on the PATH nor in the source tree's build/release: start a daemon and "
         "set PINFEED_ADDRESS to its socket, or set PINFEED_DAEMON to the program",
     )
@@ -201,9 +199,7 @@ class _PrivateDaemon:
             return
         said = f"the private daemon {self._program} ended with status {self._process.returncode}{self._log_tail()}"
         if time.monotonic() - self._started < min_lifetime_s:
-            raise UnavailableError(
-                Code.UNAVAILABLE, f"{said}\nit had just been started, so another one would do no better; once what ended it is mended, open the feed again"
-            )
+            raise UnavailableError(f"{said}\nit had just been started, so another one would do no better; once what ended it is mended, open the feed again")
         logger.warning("%s\nstarting another one; no batch is lost", said)
         os.close(self._lifetime)
         self._lifetime = -1
@@ -234,7 +230,7 @@ class _PrivateDaemon:
             )
         except OSError as error:
             os.close(ready)
-            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {self._program} failed: {error}") from error
+            raise NotFoundError(f"starting the daemon {self._program} failed: {error}") from error
         finally:
             os.close(lifetime)
             os.close(ready_writer)
@@ -248,14 +244,10 @@ class _PrivateDaemon:
         poll = select.poll()  # unlike select(), accepts descriptors above 1023
         poll.register(ready, select.POLLIN)
         if not poll.poll(_START_TIMEOUT_S * 1000):
-            raise UnavailableError(
-                Code.UNAVAILABLE, f"the private daemon {self._program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
-            )
+            raise UnavailableError(f"the private daemon {self._program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}")
         if os.read(ready, 64).strip() != b"ready":
             process.wait()
-            raise UnavailableError(
-                Code.UNAVAILABLE, f"the private daemon {self._program} ended with status {process.returncode}{self._log_tail()}"
-            )
+            raise UnavailableError(f"the private daemon {self._program} ended with status {process.returncode}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)

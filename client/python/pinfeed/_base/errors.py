@@ -127,4 +127,4 @@ def make_error(result: int, message: str) -> Error:
 
 def invalid(message: str) -> InvalidArgumentError:
     """Returns the exception for an argument that cannot be used."""
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, message)
+    return InvalidArgumentError(message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .errors import Code, Error, UnavailableError, invalid, make_error
+from .errors import Error, UnavailableError, invalid, make_error
 from .optional_torch import torch_or_none
 
 _INSTALL = "; install NVIDIA's driver, or start the container with its GPUs (--gpus all)"
@@ -27,8 +27,8 @@ def torch_fault(ordinal: int) -> Optional[Error]:
             return None
         return invalid(f"there is no GPU {ordinal}; this process sees {count} (CUDA_VISIBLE_DEVICES may hide some)")
     if not torch.version.cuda:
-        return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} is built without CUDA; install a build with it")
-    return UnavailableError(Code.UNAVAILABLE, f"PyTorch {torch.__version__} finds no usable GPU (torch.cuda.is_available() is False){_LOOK}")
+        return UnavailableError(f"PyTorch {torch.__version__} is built without CUDA; install a build with it")
+    return UnavailableError(f"PyTorch {torch.__version__} finds no usable GPU (torch.cuda.is_available() is False){_LOOK}")
 
 
 def unusable(call: str, reason: Error, instead: str) -> Error:

@@ -198,7 +198,7 @@ class Batcher:
 
     def _call_locked(self, kind: int, tensors: Any, size: int) -> int:
         if self._failed:
-            raise UnavailableError(Code.UNAVAILABLE, f"an earlier call of the batcher {self._name!r} has ended the connection ({self._failed}): open another Batcher")
+            raise UnavailableError(f"an earlier call of the batcher {self._name!r} has ended the connection ({self._failed}): open another Batcher")
         try:
             self._link.send(kind, epoch=tensors.epoch, batch_index=tensors.index, size=size)
             reply: Optional[Frame] = None
@@ -206,7 +206,7 @@ class Batcher:
             while reply is None:
                 reply = self._link.receive()
                 if reply is None and time.monotonic() > until:
-                    raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered for {HANGS_S:g} s: it hangs, or is stopped")
+                    raise UnavailableError(f"the daemon has not answered for {HANGS_S:g} s: it hangs, or is stopped")
         except BaseException as error:  # also Ctrl-C: the next call must not take this one's reply
             self._failed = f"{type(error).__name__}: {error}".rstrip(": ")
             self._link.hang_up()

@@ -195,7 +195,7 @@ class BatcherClient:
         if self._closed:
             raise Error(Code.FAILED_PRECONDITION, f"submit: this client of the batcher {self._name!r} is closed")
         if self._ended is not None:
-            raise UnavailableError(Code.UNAVAILABLE, f"the connection to the batcher {self._name!r} has ended: {self._ended}")
+            raise UnavailableError(f"the connection to the batcher {self._name!r} has ended: {self._ended}")
 
     def _take_slot(self, timeout: float, taken: List[Any]) -> None:
         """Adds a permit and a free slot to `taken`, which are to be given back. The permit alone if the connection has ended."""
@@ -204,7 +204,6 @@ class BatcherClient:
             taken.extend(map(self._permits.get, (waits,), (timeout,)))  # no handler runs between getting and extending
         except queue.Empty:
             raise ResourceExhaustedError(
-                Code.RESOURCE_EXHAUSTED,
                 f"submit: {len(self._futures)} requests of this client are on their way (in_flight), and none was answered within {timeout if waits else 0:g} s",
             ) from None
         self._check()
@@ -224,7 +223,7 @@ class BatcherClient:
         with self._lock:
             first = min((future._until for future in list(self._futures.values())), default=None)  # an interrupted `submit` has no lock
         if first is not None and time.monotonic() > first + HANGS_S:
-            raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
+            raise UnavailableError(f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
 
     def _on_frame(self, frame: Optional[Frame]) -> None:
         if frame is None:
@@ -255,7 +254,7 @@ class BatcherClient:
             self._permits.put(None)  # each who waits gets it, and gives it back
         for future in lost:
             if future.set_running_or_notify_cancel():
-                future.set_exception(UnavailableError(Code.UNAVAILABLE, f"the request was lost: {error}"))
+                future.set_exception(UnavailableError(f"the request was lost: {error}"))
 
 
 def _receive(client_of: "weakref.ref[BatcherClient]", link: Link) -> None:

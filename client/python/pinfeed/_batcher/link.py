@@ -82,16 +82,14 @@ class Link:
                 raise make_error(welcome.code, welcome.text)
             if flags & socket.MSG_CTRUNC:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-                raise ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED, f"join a batcher: this process has no descriptor left for the memory of its place (ulimit -n: {limit}): raise it"
-                )
+                raise ResourceExhaustedError(f"join a batcher: this process has no descriptor left for the memory of its place (ulimit -n: {limit}): raise it")
             if welcome.kind != _WELCOME or len(fds) != 1 or os.fstat(fds[0]).st_size < int(place["memory_bytes"]):
                 raise Error(Code.INTERNAL, "the daemon's welcome to a batcher is not usable: are pinfeedd and this package of the same version?")
             return mmap.mmap(fds[0], int(place["memory_bytes"]))
         except OSError as error:
             if isinstance(error, Error):
                 raise
-            raise UnavailableError(Code.UNAVAILABLE, f"join a batcher: the daemon does not answer at {place['lifeline_path']}: {error}") from error
+            raise UnavailableError(f"join a batcher: the daemon does not answer at {place['lifeline_path']}: {error}") from error
         finally:
             for fd in fds:
                 os.close(fd)
@@ -99,7 +97,7 @@ class Link:
     @staticmethod
     def _parse(data: bytes) -> Frame:
         if not data:
-            raise UnavailableError(Code.UNAVAILABLE, "the daemon has closed the connection: the batcher has ended, or the daemon stops")
+            raise UnavailableError("the daemon has closed the connection: the batcher has ended, or the daemon stops")
         if len(data) != _FRAME.size or _FRAME.unpack(data)[0] != _MAGIC:
             raise Error(Code.INTERNAL, f"the daemon sent a frame of {len(data)} bytes that is not one of the protocol's")
         _, kind, code, _, _, _, slot, size, text = _FRAME.unpack(data)
@@ -113,9 +111,9 @@ class Link:
         try:
             ([] if sent is None else sent).extend(map(self._socket.send, (frame,)))  # no handler runs between sending and extending
         except BlockingIOError as error:
-            raise UnavailableError(Code.UNAVAILABLE, f"the daemon has read nothing for {HANGS_S:g} s: it hangs, or is stopped") from error
+            raise UnavailableError(f"the daemon has read nothing for {HANGS_S:g} s: it hangs, or is stopped") from error
         except OSError as error:
-            raise UnavailableError(Code.UNAVAILABLE, f"the connection to the daemon is closed: the batcher has ended, or the daemon stops ({error})") from error
+            raise UnavailableError(f"the connection to the daemon is closed: the batcher has ended, or the daemon stops ({error})") from error
 
     def receive(self) -> Optional[Frame]:
         """Waits for a kAnswered frame; None after a second without one."""
@@ -126,7 +124,7 @@ class Link:
         except OSError as error:
             if isinstance(error, Error):
                 raise
-            raise UnavailableError(Code.UNAVAILABLE, f"the connection to the daemon is closed ({error})") from error
+            raise UnavailableError(f"the connection to the daemon is closed ({error})") from error
         if frame.kind != ANSWERED:
             raise Error(Code.INTERNAL, f"the daemon sent a frame of kind {frame.kind} to a batcher's client")
         return frame

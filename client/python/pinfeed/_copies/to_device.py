@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from .._base.checks import Checks, shown
 from .._base.dtypes import all_in_c_order, dtype_name, has_layout_of_tensors, is_masked
-from .._base.errors import Code, InvalidArgumentError, UnavailableError, invalid
+from .._base.errors import InvalidArgumentError, UnavailableError, invalid
 from .._base.gpu_errors import unusable
 from .._base.optional_torch import torch_or_none
 from .block import carve, item_bytes
@@ -162,7 +162,7 @@ def _is_of_torchs_pool(tensor: Any) -> bool:
 def _torch(name: str) -> Any:
     torch = torch_or_none()
     if torch is None:
-        raise UnavailableError(Code.UNAVAILABLE, f"{name} needs PyTorch, which is not installed")
+        raise UnavailableError(f"{name} needs PyTorch, which is not installed")
     return torch
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Optional
 
-from .._base.errors import Code, DeadlineExceededError, UnavailableError
+from .._base.errors import DeadlineExceededError, UnavailableError
 from .._base.optional_torch import torch_or_none
 from .copier import copier
 from .tree import Tree
@@ -45,7 +45,7 @@ class HostCopy:
         while not self.done():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise DeadlineExceededError(Code.DEADLINE_EXCEEDED, f"to_host: the tensors did not arrive within {timeout} s")
+                raise DeadlineExceededError(f"to_host: the tensors did not arrive within {timeout} s")
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LAST_PAUSE)
 
@@ -75,7 +75,7 @@ def to_host(tree: Any, *, non_blocking: bool = False) -> HostCopy:
     """
     torch = torch_or_none()
     if torch is None:
-        raise UnavailableError(Code.UNAVAILABLE, "to_host needs PyTorch, which is not installed")
+        raise UnavailableError("to_host needs PyTorch, which is not installed")
     walked = Tree(tree, (torch.Tensor, torch.nn.Parameter))
     moved: Dict[int, Any] = {}
     by_gpu: Dict[int, List[int]] = {}

@@ -12,7 +12,7 @@ import functools
 import inspect
 from typing import Any, Callable, Dict, List, Sequence, TypeVar, cast
 
-from .._base.errors import Code, UnexpectedArgumentError
+from .._base.errors import UnexpectedArgumentError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ def explains_arguments(function: _Function) -> _Function:
             faults.append(f"only {names[0]} may be positional; pass the others by name, such as {names[1]}={positional[1]!r:.40}")
         faults += [f"{name}: {_what_to_write(name, names)}" for name in named if name not in names]
         if faults:
-            raise UnexpectedArgumentError(Code.INVALID_ARGUMENT, "\n".join(faults))
+            raise UnexpectedArgumentError("\n".join(faults))
         return function(*positional, **named)
 
     return cast(_Function, checked)

@@ -163,9 +163,7 @@ class Stream(Connection):
                 self._library.drain_log()
                 daemon.revive(self._address)
                 if slice_ms == 0:
-                    raise DeadlineExceededError(
-                        late.code, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})"
-                    )
+                    raise DeadlineExceededError(f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})")
                 self._check_wait()
                 self._warn_of_incomplete_group(waited)
                 slice_ms = _SLICE_MS

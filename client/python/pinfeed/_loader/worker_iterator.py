@@ -246,7 +246,7 @@ class WorkerIterator(LoaderIterator):
                 raise refused(self._share, error) from error
             if error.code == Code.RESOURCE_EXHAUSTED:
                 size = f"{self._slots} slots of {capacity} bytes, for num_workers={arguments.num_workers} and prefetch_factor={arguments.prefetch_factor}"
-                raise ResourceExhaustedError(error.code, f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
+                raise ResourceExhaustedError(f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
             raise
         supervisor = None
         try:
@@ -279,7 +279,7 @@ class WorkerIterator(LoaderIterator):
                 refusal = refusal or str(error)
                 # A worker's place in the data, or the other members, rely on the number of slots.
                 if self._lanes is not None or self._share is not None or slots <= self._least_slots:
-                    raise ResourceExhaustedError(error.code, refusal) from error
+                    raise ResourceExhaustedError(refusal) from error
                 slots = max(self._least_slots, slots // 2)
         _served.add(arguments.address)
         if refusal is not None:
@@ -418,7 +418,6 @@ class WorkerIterator(LoaderIterator):
             place = f" (there, this is batch {self._number - self._feed_first})" if self._feed_first else ""
             advice = f"; `pinfeed status` names the slowest{place}, and gets no answer if the daemon is stopped.{group}"
         return DeadlineExceededError(
-            Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._arguments.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
             f"find out with py-spy what the workers wait for{advice}",
         )

@@ -23,7 +23,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import wait
 from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
 
-from .._base.errors import Code, DeadlineExceededError, ResourceExhaustedError
+from .._base.errors import DeadlineExceededError, ResourceExhaustedError
 from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
@@ -86,7 +86,6 @@ class WorkerPool:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise ResourceExhaustedError(
-                Code.RESOURCE_EXHAUSTED,
                 f"start DataLoader worker {number}: {error.strerror}: each takes some descriptors, and this process may have "
                 f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n): raise that, close files, or give fewer workers",
             ) from error
@@ -176,7 +175,7 @@ class WorkerPool:
                 raise
             now = time.monotonic()
             if timeout and now - begun >= timeout:
-                raise DeadlineExceededError(Code.DEADLINE_EXCEEDED, f"DataLoader timed out after {timeout:g} seconds: {_unfinished(missing)}")
+                raise DeadlineExceededError(f"DataLoader timed out after {timeout:g} seconds: {_unfinished(missing)}")
             if now - told >= _PATIENCE_S:
                 told = now
                 logger.warning("the next epoch waits: %s", _unfinished(missing))
@@ -239,7 +238,6 @@ class WorkerPool:
             if isinstance(error, OSError) and error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise ResourceExhaustedError(
-                Code.RESOURCE_EXHAUSTED,
                 f"batch {begun[2]} is in memory of its own, which takes a descriptor, and this process has none left (ulimit -n: "
                 f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}): raise that, close files, or give max_batch_bytes, with which batches fit into slots",
             ) from error

@@ -356,7 +356,7 @@ class Worker:
             try:
                 if not self._job.grows:
                     advice = self._advice(large.needed, len(memory), (prepared or writer).images)
-                    raise ResourceExhaustedError(Code.RESOURCE_EXHAUSTED, f"{size}: {advice}")
+                    raise ResourceExhaustedError(f"{size}: {advice}")
                 self._send_one_off(producer, task, generation, batch, prepared or writer, large.needed, size)
             except (ResourceExhaustedError, OSError) as error:
                 BatchWriter(memory, batch).finish_error(error.with_traceback(None), worker=self._number)
@@ -385,7 +385,6 @@ class Worker:
             fd = producer.memory(task, needed)
         except ResourceExhaustedError as refusal:
             raise ResourceExhaustedError(
-                Code.RESOURCE_EXHAUSTED,
                 f"{size}. The daemon gives it no memory of its own: {refusal}. Give max_batch_bytes={needed} or more if all batches fit so, make "
                 "batches smaller, use fewer workers or a smaller prefetch_factor, or have the operator raise pool_bytes or user_pool_bytes",
             ) from None
