@@ -161,25 +161,25 @@ class BatchWriter:
         of bytes. A text that is too long for the slot loses its middle.
         """
         self._start()
-        kind_of = type(error)
-        name = kind_of.__qualname__ if kind_of.__module__ in ("builtins", "__main__") else f"{kind_of.__module__}.{kind_of.__qualname__}"
-        message = "".join(traceback.format_exception_only(type(error), error)).strip()
-        where = f"{kind_of.__name__} in pinfeed worker {worker}"
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+        message = "".join(traceback.format_exception_only(kind, error)).strip()
+        where = f"{kind.__name__} in pinfeed worker {worker}"
         full = where + message[len(name) :] if message.startswith(name) else f"{where}: {message}"
         if error.__traceback__ is not None:  # otherwise it is the worker's own, and its message says all
-            full += "\n\nThe worker's traceback:\n" + "".join(traceback.format_exception(kind_of, error, error.__traceback__))
+            full += "\n\nThe worker's traceback:\n" + "".join(traceback.format_exception(kind, error, error.__traceback__))
         text = full.encode("utf-8", "backslashreplace")
         try:
-            kind = pickle.dumps(type(error))
+            kind_pickle = pickle.dumps(kind)
         except Exception:  # a class that is not importable
-            kind = b""
+            kind_pickle = b""
         code = int(error.code) if isinstance(error, Error) else 0
-        content = pickle.dumps((kind, code, text))
+        content = pickle.dumps((kind_pickle, code, text))
         excess = HEADER_BYTES + len(content) + len(self.state) - self._capacity
         if self._memory is not None and excess > 0:
             kept = max(len(text) - excess - len(_CUT), 0)
             text = text[: kept // 2] + _CUT + text[len(text) - kept // 2 :]
-            content = pickle.dumps((kind, code, text))
+            content = pickle.dumps((kind_pickle, code, text))
         return self._publish(_EXCEPTION, content)
 
     @property
