@@ -32,7 +32,7 @@ from .arguments import DEFAULT_PREFETCH, check_order, check_workers, context_of,
 from .carried import Carried, batches_of_samples
 from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
-from .samplers import InfiniteSampler, batches_of, default_sampler
+from .samplers import InfiniteSampler, default_batch_sampler, default_sampler
 from .share import Share, share_of
 from .worker_iterator import MAX_SLOTS, WorkerIterator
 from .worker_pool import WorkerPool, this_process
@@ -187,7 +187,7 @@ class DataLoader(Generic[_Batch]):
         if sampler is None:
             sampler = InfiniteSampler() if self._kind is Kind.ITERABLE else default_sampler(dataset, bool(shuffle), generator)
         if batch_size is not None and batch_sampler is None:
-            batch_sampler = batches_of(sampler, batch_size, drop_last)
+            batch_sampler = default_batch_sampler(sampler, batch_size, drop_last)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler

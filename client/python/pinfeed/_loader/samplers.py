@@ -83,6 +83,6 @@ def default_sampler(dataset: Any, shuffle: bool, generator: Any) -> Any:
     return (SequentialSampler if torch is None else torch.utils.data.SequentialSampler)(dataset)
 
 
-def batches_of(sampler: Any, batch_size: int, drop_last: bool) -> Any:
+def default_batch_sampler(sampler: Any, batch_size: int, drop_last: bool) -> Any:
     torch = torch_or_none()
     return (BatchSampler if torch is None else torch.utils.data.BatchSampler)(sampler, batch_size, drop_last)
