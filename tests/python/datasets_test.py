@@ -4,7 +4,6 @@
 import itertools
 import json
 import pathlib
-import subprocess
 
 import hypothesis
 import numpy
@@ -13,7 +12,7 @@ from hypothesis import strategies
 from PIL import Image
 
 import pinfeed
-from conftest import TOOL
+from conftest import tool
 from pinfeed._base.checks import absolute_path
 
 
@@ -79,7 +78,7 @@ def test_a_path_leads_where_the_kernel_goes(tmp_path, daemon, monkeypatch):
         expected = numpy.load(f"{path}/x.npy").tolist()
         with pinfeed.open(path, batch_size=3, framework="numpy") as feed:
             assert next(iter(feed)).x.tolist() == expected == [2, 2, 2]
-        shown = subprocess.run([TOOL, "--address", daemon.address, "peek", path, "-n", "1"], capture_output=True, text=True, timeout=60, check=True).stdout
+        _, shown, _ = tool(daemon, "peek", path, "-n", 1)
         assert shown.splitlines()[1].split()[:2] == ["0", "2"]
     # A folder by its own name, also if a link leads to it: it must lie below an allowed root.
     (tmp_path / "link").symlink_to("app")

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import signal
-import subprocess
 import warnings
 from multiprocessing import connection, reduction
 
@@ -14,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import TOOL  # noqa: E402
+from conftest import tool  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Stream  # noqa: E402
 from withstand.hardship import eventually, is_stopped  # noqa: E402
@@ -86,7 +85,7 @@ def test_what_the_trainer_keeps_is_charged_and_beyond_two_batches_are_copies(hos
     assert made == batches and peak >= now
     status = pinfeed.status(host.address)
     assert int(status["pool_used_bytes"]) == int(feed_of(host)["arena_bytes"]) + now == int(status["users"][0]["pool_bytes"])
-    shown = subprocess.run([TOOL, "status", "--address", host.address], check=True, capture_output=True, text=True).stdout
+    _, shown, _ = tool(host, "status")
     assert "had 6 batches larger than a slot, in memory of their own: 2 MiB now, " in shown
     del first
     gc.collect()

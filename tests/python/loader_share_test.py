@@ -7,14 +7,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import threading
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import TOOL  # noqa: E402
+from conftest import tool  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, all_same, growing, randoms, record, seeded  # noqa: E402
 from member_process import Member  # noqa: E402
@@ -121,8 +120,7 @@ def test_the_status_tells_how_many_members_are_there(daemon):
     first.start()
 
     def shown():
-        done = subprocess.run([TOOL, "--address", daemon.address, "status"], capture_output=True, text=True, timeout=60, check=False)
-        return "its group: 1 of 2 members are there" in done.stdout
+        return "its group: 1 of 2 members are there" in tool(daemon, "status")[1]
 
     eventually("the status tells of one member", shown)
     (feed,) = [each for each in pinfeed.status(daemon.address)["feeds"] if each["state"] == "waiting"]

@@ -20,7 +20,7 @@ import time
 import grpc
 import numpy
 import pytest
-from conftest import TOOL
+from conftest import tool
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
 from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
@@ -580,7 +580,7 @@ def test_producers_are_counted_and_one_that_hangs_is_named(trainer, culprit, hos
     named = f"producer {bad.pid}", f"filling batch 0 of epoch 0 of feed {feed()['id']}"
     eventually("status names it", lambda: named in [(each["thread"], each.get("operation")) for each in pinfeed.status(host.address).get("hung", [])])
     eventually("the log names it", lambda: ": ".join(named) + " has taken" in host.log())
-    shown = subprocess.run([TOOL, "status", "--address", host.address], check=True, capture_output=True, text=True).stdout
+    _, shown, _ = tool(host, "status")
     assert f"{named[0]} hangs: {named[1]} for" in shown
     assert f"feed {feed()['id']} has 1 producer, 1 with a batch to fill" in shown
     assert feed()["slowest_producer_pid"] == bad.pid and feed()["slowest_producer_task"] == "batch 0 of epoch 0"
