@@ -258,16 +258,14 @@ def _add_resident(spec: Spec, checks: Checks, resident: Any, ordinal: int, zero_
         else:
             why = "zero_copy=True asks for slots that hold samples" if ordinal >= 0 else 'the feed has no device; pass device="cuda"'
             abi.logger.warning("samples are not kept on the GPU: %s", why)
-        return
-    if isinstance(resident, str) or not checks.flag("resident", resident):
-        if isinstance(resident, str):
-            checks.refuse("resident", resident, '"auto", True or False')
-        return
-    spec["resident"] = "RESIDENT_ON"
-    if ordinal < 0:
-        checks.add("resident", 'True needs a device whose memory keeps the samples, such as device="cuda"')
-    if zero_copy:
-        checks.add("zero_copy", "True is not possible with resident=True: the slots have lists of samples; use None")
+    elif isinstance(resident, str):
+        checks.refuse("resident", resident, '"auto", True or False')
+    elif checks.flag("resident", resident):
+        spec["resident"] = "RESIDENT_ON"
+        if ordinal < 0:
+            checks.add("resident", 'True needs a device whose memory keeps the samples, such as device="cuda"')
+        if zero_copy:
+            checks.add("zero_copy", "True is not possible with resident=True: the slots have lists of samples; use None")
 
 
 def open_spec(
