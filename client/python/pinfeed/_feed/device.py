@@ -41,10 +41,8 @@ class Memory(NamedTuple):
 
 def ordinal_of(checks: Checks, device: Any) -> int:
     """Returns the CUDA ordinal of the GPU that a user's `device` names; -1 for the host."""
-    if device is None:
-        return -1
     text = str(device)
-    if text == "cpu":
+    if device is None or text == "cpu":
         return -1
     number = text[5:] if text.startswith("cuda:") else text if isinstance(device, int) and not isinstance(device, bool) else ""
     if text == "cuda":
