@@ -85,7 +85,7 @@ class _Collator:
                 raise TypeError(_different(samples, kinds.index(EncodedImage), place))
         method = self._method_for(first)
         if method is None:
-            raise _refused(samples, 0, place)
+            raise _refused(first, place)
         return method(samples, place)
 
     def _method_for(self, first: Any) -> Any:
@@ -410,8 +410,8 @@ def _different(samples: Sequence[Any], position: int, place: str) -> str:
     )
 
 
-def _refused(samples: Sequence[Any], position: int, place: str) -> TypeError:
-    name = _type_name(samples[position])
+def _refused(first: Any, place: str) -> TypeError:
+    name = _type_name(first)
     if name.startswith("PIL."):
         advice = (
             "convert the image to a tensor in the dataset, as by numpy.asarray or torchvision's pil_to_tensor, or return pinfeed.EncodedImage(path), which "
@@ -419,7 +419,7 @@ def _refused(samples: Sequence[Any], position: int, place: str) -> TypeError:
         )
     else:
         advice = "return tensors, arrays, numbers, strings, and mappings, sequences or dataclasses of them"
-    return TypeError(f"default_collate: sample {position} of the batch has {name} at {place}, which cannot be stacked: {advice}, or {_ADVICE}")
+    return TypeError(f"default_collate: sample 0 of the batch has {name} at {place}, which cannot be stacked: {advice}, or {_ADVICE}")
 
 
 def _type_name(value: Any) -> str:
