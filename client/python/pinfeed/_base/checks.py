@@ -17,8 +17,9 @@ from .errors import invalid
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 MAX_EPOCH = 2**63 - 1  # counting on from here stays within 64 bits
-# The daemon's limit for names.
+# The daemon's limits, for names and for the slots of a feed.
 MAX_NAME_BYTES = 128
+MIN_SLOTS, MAX_SLOTS = 3, 64
 _SHOWN = 80
 
 

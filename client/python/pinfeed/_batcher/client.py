@@ -12,7 +12,7 @@ import weakref
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from .._base import daemon
-from .._base.checks import UINT32_MAX, Checks
+from .._base.checks import MAX_SLOTS, MIN_SLOTS, UINT32_MAX, Checks
 from .._base.dtypes import dtype_name
 from .._base.errors import Code, Error, ResourceExhaustedError, UnavailableError, invalid, make_error
 from .arrays import as_array, bytes_of
@@ -21,7 +21,6 @@ from .link import CANCEL, HANGS_S, REQUEST, Frame, Link, common, join
 _OPEN_TIMEOUT_S = 10.0
 _CLOSE_PATIENCE_S = 2.0  # with the thread of answers, which waits for the lock of a call in which a signal handler closes
 _MAX_DEADLINE_S = 24 * 3600.0
-_MIN_SLOTS, _MAX_SLOTS = 3, 64
 _Self = TypeVar("_Self", bound="BatcherClient")
 
 
@@ -69,7 +68,7 @@ class BatcherClient:
     def __init__(self, name: str, *, address: Optional[str] = None, in_flight: int = 16, max_request_bytes: int = 512 * 1024) -> None:
         checks = Checks()
         name = checks.title("name", name)
-        in_flight = checks.integer("in_flight", in_flight, _MIN_SLOTS, _MAX_SLOTS)
+        in_flight = checks.integer("in_flight", in_flight, MIN_SLOTS, MAX_SLOTS)
         max_request_bytes = checks.integer("max_request_bytes", max_request_bytes, 1, UINT32_MAX)
         checks.address(address)
         checks.raise_faults()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Mapping, Optional
 
-from .._base.checks import UINT32_MAX, UINT64_MAX, Checks, absolute_path, listed, shown
+from .._base.checks import MAX_SLOTS, MIN_SLOTS, UINT32_MAX, UINT64_MAX, Checks, absolute_path, listed, shown
 from .._base.dtypes import check_byte_order, dtype_name
 from .._base.errors import InvalidArgumentError
 from .._base.rank import Rank
@@ -20,7 +20,6 @@ from .torchvision_transforms import normalize_transforms
 Spec = Dict[str, Any]
 
 _MAX_TEXT_BYTES = 256
-_MIN_SLOTS, _MAX_SLOTS = 3, 64
 
 
 def add_dataset(
@@ -99,7 +98,7 @@ def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_
     spec["on_bad_sample"] = checks.choice("on_bad_sample", on_bad_sample, ("fail", "skip", "zero")).upper()
     spec["sample_ids"] = checks.flag("sample_ids", sample_ids)
     if slots is not None:
-        spec["slots"] = checks.integer("slots", slots, _MIN_SLOTS, _MAX_SLOTS, ", or None for the daemon's default")
+        spec["slots"] = checks.integer("slots", slots, MIN_SLOTS, MAX_SLOTS, ", or None for the daemon's default")
 
 
 def add_fields(spec: Spec, checks: Checks, valid: Any, selected: Any, masks: Any, fields_unchanged: Any) -> None:

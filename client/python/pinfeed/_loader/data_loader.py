@@ -17,7 +17,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
 
-from .._base.checks import Checks, shown, to_integer
+from .._base.checks import MAX_SLOTS, Checks, shown, to_integer
 from .._base.errors import Code, Error, invalid
 from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
@@ -34,7 +34,7 @@ from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
 from .samplers import InfiniteSampler, default_batch_sampler, default_sampler
 from .share import Share, share_of
-from .worker_iterator import MAX_SLOTS, WorkerIterator
+from .worker_iterator import WorkerIterator
 from .worker_pool import WorkerPool, this_process
 
 _Batch = TypeVar("_Batch", covariant=True)

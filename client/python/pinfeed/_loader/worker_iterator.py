@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 import numpy
 
+from .._base.checks import MAX_NAME_BYTES, MAX_SLOTS, MIN_SLOTS
 from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError, invalid
 from .._feed.connection import logger
 from .._feed.open import RECONNECT_TIMEOUT_S
@@ -44,11 +45,9 @@ from .worker_pool import worker_deaths
 if TYPE_CHECKING:
     from .data_loader import DataLoader
 
-_MIN_SLOTS, MAX_SLOTS = 3, 64
 _HELD_SLOTS = 2  # by the trainer: the batch in use, and the one before it
 _MIN_SLACK_BYTES = 64 * 1024
 _PAGE = 4096
-_MAX_NAME_BYTES = 128
 _POLL_S, _RETRY_S, _TELL_S = 0.01, 0.1, 30.0
 _CLOSE_PATIENCE_S = 2.0
 _served: Set[Optional[str]] = set()  # the addresses of the daemons at which loaders of this process have had feeds
@@ -105,7 +104,7 @@ class WorkerIterator(LoaderIterator):
         workers = self._arguments.num_workers
         in_flight = workers * (loader.prefetch_factor or DEFAULT_PREFETCH) * (1 if self._share is None else self._share.size)
         spare = 2 if loader._retry_after else 0  # which the daemon keeps for a batch that goes to a second worker and a third
-        self._least_slots = _MIN_SLOTS + spare
+        self._least_slots = MIN_SLOTS + spare
         self._slots = min(max(in_flight + _HELD_SLOTS + spare, self._least_slots), loader._carried.most_slots)
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
@@ -113,7 +112,7 @@ class WorkerIterator(LoaderIterator):
             if in_flight > MAX_IN_FLIGHT:  # num_workers or prefetch_factor were set since the constructor looked
                 raise invalid(f"DataLoader: num_workers * prefetch_factor is {in_flight}, over {MAX_IN_FLIGHT}, the limit of batches in flight of this loader")
             self._ahead = in_flight + 1
-            self._slots = min(max(self._ahead, _MIN_SLOTS), MAX_SLOTS)
+            self._slots = min(max(self._ahead, MIN_SLOTS), MAX_SLOTS)
             self._lanes = Lanes(loader._lane_options, loader.dataset, workers, loader._kept_starts, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
@@ -226,7 +225,7 @@ class WorkerIterator(LoaderIterator):
 
     def _open(self, capacity: int) -> None:
         arguments = self._arguments
-        name = type(arguments.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+        name = type(arguments.dataset).__name__.encode("utf-8")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
         lanes = 0 if self._lanes is None else arguments.num_workers
         group = None
         if self._share is not None:
