@@ -61,7 +61,10 @@ class WorkerPool:
         self._context = context if context is not None else multiprocessing
         self._job = job
         self._owner = os.getpid()
-        self._epoch: Optional[Tuple[int, int, Optional[Lanes], IndexLog]] = None
+        # Of the latest epoch.
+        self._seed, self._first = 0, 0
+        self._lanes: Optional[Lanes] = None
+        self._log: Optional[IndexLog] = None  # None: there was none yet
         self._starts: Dict[int, bytes] = {}  # of the next epoch's lanes, by worker, behind the end of one
         self._ending = 0  # how many of them were told, in order
         self.pipes: List[Any] = [None] * job.num_workers
@@ -107,33 +110,28 @@ class WorkerPool:
         """Gives all workers, also those that start later, the epoch's seed and index log. `lanes` has what is known of
         each worker's lane. The caller keeps it up to date.
         """
-        continues = self._epoch is None  # otherwise they stand where the epoch begins
+        continues = self._log is None  # otherwise they stand where the epoch begins
         self.generation += 1
         self._starts, self._ending = {}, 0
-        self._epoch = seed, first, lanes, log
+        self._seed, self._first, self._lanes, self._log = seed, first, lanes, log
         for number in range(len(self.pipes)):
             if self._await_room(number):
                 self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
             else:  # it reads no messages: a send would wait for it
                 self.processes[number].kill()
 
-    @property
-    def _lanes(self) -> Optional[Lanes]:
-        return None if self._epoch is None else self._epoch[2]
-
     def _send_epoch(self, number: int, state: LaneState) -> None:
-        if self._epoch is None:
+        if self._log is None:
             return
-        seed, first, _, log = self._epoch
-        self.send(number, "epoch", seed, first, state)
+        self.send(number, "epoch", self._seed, self._first, state)
         with contextlib.suppress(OSError):  # it has ended, which its pidfd tells
-            reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
+            reduction.send_handle(self.pipes[number], self._log.fileno(), self.processes[number].pid)
 
     def end_epoch(self, log: IndexLog) -> None:
         """Tells workers with lanes that the epoch of this log is over, if it is their latest. They finish what they have been dealt of it: the log stays
         open until the next one begins.
         """
-        if self._epoch is None or self._epoch[3] is not log:
+        if self._log is not log:
             return
         while self._ending < len(self.pipes):  # a signal handler may interrupt this: the next call tells the others
             self.send(self._ending, "end", self.generation)
@@ -144,8 +142,8 @@ class WorkerPool:
         DeadlineExceededError after `timeout` seconds (0: never); it may be called again, also after what a signal handler raised. Ends all
         workers if others cannot take the place of those that died or may have been interrupted.
         """
-        if self._epoch is not None:
-            self.end_epoch(self._epoch[3])  # if an interrupted iterator has not
+        if self._log is not None:
+            self.end_epoch(self._log)  # if an interrupted iterator has not
         deaths: List[str] = []
         deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
         begun = told = time.monotonic()
