@@ -6,6 +6,7 @@ In: the rows of a batch, in the order of its samples. Out: them by sample, padde
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 import re
@@ -85,7 +86,7 @@ class Ragged:
             padded = self.values.new_full(shape, value)
             padded[torch.from_numpy(places).to(self.values.device, non_blocking=True)] = self.values
         else:
-            array_module = _array_module(self.values)
+            array_module = importlib.import_module(type(self.values).__module__.split(".")[0])  # NumPy or CuPy
             padded = array_module.full(shape, value, self.values.dtype)
             padded[array_module.asarray(places)] = self.values
         return padded.reshape((samples, rows) + tuple(self.values.shape[1:]))
@@ -169,13 +170,6 @@ def check_fill(dtype: str, value: Any, name: str = "value") -> None:
         fits = False
     if not fits:
         raise ValueError(f"{name}={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
-
-
-def _array_module(values: Any) -> Any:
-    """Returns NumPy or CuPy, whichever made the array."""
-    import importlib
-
-    return importlib.import_module(type(values).__module__.split(".")[0])
 
 
 def gather(values: Any, extents: Any, name: str) -> Ragged:

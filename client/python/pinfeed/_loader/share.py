@@ -146,8 +146,5 @@ def _short(text: str, most: int, keep: int = 0) -> str:
     plain = text.isascii() and text.isprintable() and not any(each in text for each in ("'", "\\", ";", " there, ", " here)"))
     if plain and len(text) <= most:
         return text
-    return f"{text[-keep:] if plain and keep else ''}#{_digest(text)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{text[-keep:] if plain and keep else ''}#{digest}"
