@@ -100,11 +100,13 @@ class Checks:
         """
         if "\0" in value:
             self.refuse(name, value, "possible: it holds a NUL character")
-        elif not is_utf8(value):
+            return False
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
             self.refuse(name, value, "valid UTF-8, as what is sent to the daemon must be: rename it, or reach it by a link")
-        else:
-            return True
-        return False
+            return False
+        return True
 
     def address(self, value: Any) -> None:
         """Accepts a daemon's address, or None."""
@@ -125,14 +127,6 @@ class Checks:
             self.refuse(name, value, accepted)
             return []
         return finite
-
-
-def is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def listed(value: Any, ordered: bool = True) -> List[Any]:
