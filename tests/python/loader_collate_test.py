@@ -512,6 +512,14 @@ def test_samples_that_do_not_match_are_errors_at_run_time(samples, words):
     assert type(error) is RuntimeError and words in str(error)
 
 
+def test_lists_of_numbers_of_different_lengths_are_told_of_ragged_and_pad():
+    """As the token ids of Hugging Face's datasets. Other sequences cannot be rows, nor can the sample itself be named."""
+    tokens = refused([{"ids": [7]}, {"ids": [7, 8]}])
+    assert "sample['ids'] has 1 items in sample 0 of the batch, and 2 in sample 1" in str(tokens) and "name them in ragged= or pad=" in str(tokens)
+    for samples in ([[7], [7, 8]], [{"ids": (7,)}, {"ids": (7, 8)}], [{"ids": ["a"]}, {"ids": ["a", "b"]}]):
+        assert str(refused(samples)).endswith("in the dataset, or give the loader a collate_fn")
+
+
 @pytest.mark.parametrize(
     "samples, words",
     [

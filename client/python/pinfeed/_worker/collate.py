@@ -340,9 +340,10 @@ class _Collator:
                     raise TypeError(_different(samples, position, place))
         for position, other in enumerate(map(len, samples)):
             if other != length:
+                rows = place != "sample" and all(has_rows(self._torch, sample) for sample in samples)  # as token ids
                 raise RuntimeError(
                     f"default_collate: {place} has {length} items in sample 0 of the batch, and {other} in sample {position}: "
-                    f"make them equally long in the dataset, or {_ADVICE}"
+                    f"make them equally long in the dataset, {_ROWS_ADVICE if rows else f'or {_ADVICE}'}"
                 )
         return list(zip(*samples))
 
