@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -16,6 +17,7 @@ from conftest import TOOL
 from daemon_process import Daemon
 
 import pinfeed
+from pinfeed._base import daemon as private
 
 
 
@@ -325,6 +327,55 @@ def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
     assert "UnavailableError" in done.stderr and "ended with status 3" in done.stderr and "no memory for the pool" in done.stderr
     done = attempt(tmp_path / "missing")
     assert "NotFoundError" in done.stderr and "missing" in done.stderr
+
+
+CLOSED = """
+import os, sys
+out = os.dup2(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), 9)
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
+for number in map(int, sys.argv[3]):
+    os.close(number)
+try:
+    said = str(sum(1 for _ in pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)))
+except Exception as error:
+    said = repr(error)
+os.write(out, said.encode())
+"""
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "12", "012"])
+def test_a_private_daemon_starts_where_standard_streams_are_closed(arrays, tmp_path, closed):
+    subprocess.run([sys.executable, "-c", CLOSED, str(arrays), str(tmp_path / "out"), closed], stdin=subprocess.DEVNULL, timeout=60)
+    assert (tmp_path / "out").read_text() == "16"
+
+
+def test_a_private_daemon_needs_no_folder_for_temporary_files(arrays):
+    code = 'import tempfile\ndef refuse():\n    raise FileNotFoundError(2, "No usable temporary directory found in []")\ntempfile.gettempdir = refuse\n'
+    done = subprocess.run([sys.executable, "-c", code + PRIVATE, str(arrays)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_private_daemons_folder_can_be_entered_whatever_the_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    before = os.umask(0o777)
+    try:
+        folder = private._make_folder()
+    finally:
+        os.umask(before)
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_where_no_folder_serves_each_is_named_with_the_reason(monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/missing")
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 100)
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(pinfeed.Error, match=r"\(/missing: Permission denied; /x{100}: its path is too long; /tmp: Permission denied\): set TMPDIR"):
+        private._make_folder()
+
+
+def refused(**_):
+    raise PermissionError(13, "Permission denied")
 
 
 DIES = """

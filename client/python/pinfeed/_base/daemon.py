@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import IO, List, NamedTuple, Optional
+from typing import IO, List, NamedTuple, Optional, Tuple
 
 from . import places
 from .errors import Code, Error, NotFoundError, UnavailableError
@@ -166,7 +166,7 @@ class _PrivateDaemon:
         self._owner_pid = os.getpid()
         self._folder = _make_folder()
         self.address = os.path.join(self._folder, _SOCKET_NAME)
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)  # which may be the only folder that can be written to
         self._lifetime = -1  # closed, or not started yet
         self._process: Optional["subprocess.Popen[bytes]"] = None
         logger.log(
@@ -207,8 +207,8 @@ class _PrivateDaemon:
 
     def _start(self) -> None:
         # The daemon inherits only the two pipe ends in pass_fds.
-        lifetime, self._lifetime = os.pipe()
-        ready, ready_writer = os.pipe()
+        lifetime, self._lifetime = _pipe()
+        ready, ready_writer = _pipe()
         self._started = time.monotonic()
         try:
             self._process = process = subprocess.Popen(
@@ -278,15 +278,41 @@ class _PrivateDaemon:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _pipe() -> Tuple[int, int]:
+    """Returns the ends of a pipe, whose descriptors are none of the standard streams, also if this process has closed those: the daemon gets its
+    own under these numbers.
+    """
+    low: List[int] = []
+    try:
+        while True:
+            ends = os.pipe()
+            if min(ends) > 2:
+                return ends
+            low += ends
+    finally:
+        for each in low:
+            os.close(each)
+
+
 def _make_folder() -> str:
     """Creates a folder that only this user can enter, with a path short enough for a socket address."""
-    parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", "")]
     refused: List[str] = []
+    try:
+        parents.append(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        refused.append(str(error.strerror))
+    parents.append("/tmp")
     for parent in parents:
-        if not parent or len(os.fsencode(parent)) + len("/pinfeed-12345678") > _FOLDER_LIMIT_BYTES:
+        if not parent:
+            continue
+        if len(os.fsencode(parent)) + len("/pinfeed-12345678") > _FOLDER_LIMIT_BYTES:
+            refused.append(f"{parent}: its path is too long")
             continue
         try:
-            return tempfile.mkdtemp(prefix="pinfeed-", dir=parent)  # mode 0700
+            folder = tempfile.mkdtemp(prefix="pinfeed-", dir=parent)
+            os.chmod(folder, 0o700)  # whatever the umask leaves of it
+            return folder
         except OSError as error:
             refused.append(f"{parent}: {error.strerror}")
     raise Error(Code.FAILED_PRECONDITION, f"no folder for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")
