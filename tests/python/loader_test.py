@@ -8,7 +8,9 @@ import pathlib
 import pickle
 import random
 import re
+import sys
 import threading
+import types
 
 import numpy
 import pytest
@@ -137,6 +139,14 @@ def test_threads_as_workers_are_refused_with_advice():
 
     with pytest.raises(TypeError, match="Process of Threads is no process.*num_workers=0, or a context of"):
         pinfeed.DataLoader(Numbers(4), num_workers=2, multiprocessing_context=Threads())
+
+
+@pytest.mark.parametrize("module", ["threading", "select"])
+def test_workers_are_refused_where_gevent_has_patched_the_process(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "gevent.monkey", types.SimpleNamespace(is_module_patched=lambda name: name == module))
+    with pytest.raises(pinfeed.Error, match=r"num_workers=2: gevent has replaced threads or select.*Give num_workers=0"):
+        iter(pinfeed.DataLoader(Numbers(4), num_workers=2))
+    assert len(list(pinfeed.DataLoader(Numbers(4)))) == 4
 
 
 @pytest.mark.parametrize("name, value", [("shuffle", True), ("sampler", [0]), ("batch_sampler", [[0]])])

@@ -10,11 +10,12 @@ import multiprocessing
 import multiprocessing.context
 import multiprocessing.process
 import os
+import sys
 import warnings
 from typing import Any
 
 from .._base.checks import UINT32_MAX, shown, to_integer, to_number
-from .._base.errors import invalid
+from .._base.errors import Code, Error, invalid
 from .._worker.fetch import Kind
 
 DEFAULT_PREFETCH = 2  # batches per worker
@@ -93,6 +94,17 @@ def context_of(context: Any, workers: int) -> Any:
             "give num_workers=0, or a context of multiprocessing.get_context()"
         )
     return context
+
+
+def refuse_greenlets(workers: int) -> None:
+    """Raises Error where gevent has replaced what looks after workers: they could not read their pipes, and the trainer would wait for ever."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    if workers and monkey is not None and (monkey.is_module_patched("threading") or monkey.is_module_patched("select")):
+        raise Error(
+            Code.FAILED_PRECONDITION,
+            f"DataLoader: num_workers={workers}: gevent has replaced threads or select in this process (monkey.patch_all), with which worker processes and their pipes "
+            "do not work, those of torch's loader neither. Give num_workers=0, or load in a process that is not patched. pinfeed.open works in both",
+        )
 
 
 def warn_of_many_workers(workers: int) -> None:
