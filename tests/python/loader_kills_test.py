@@ -16,6 +16,7 @@ import random
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -451,6 +452,55 @@ def test_refusals_of_a_worker_end_the_epoch_and_not_those_of_many():
     with pytest.raises(RuntimeError, match="cannot attach to their feed: refused 3"):
         watcher._receive(3)
     watcher.stop()
+
+
+def test_a_worker_that_closed_its_pipe_and_was_ended_here_is_not_told_as_killed_by_the_system(monkeypatch, caplog):
+    monkeypatch.setattr(worker_pool, "_EXIT_PATIENCE_S", 0.2)
+    with pytest.raises(RuntimeError, match=r"closed its pipe to the trainer, had not ended 0.2 s later, and was ended") as caught:
+        list(pinfeed.DataLoader(Numbers(8, lambda index: without_its_pipe()), 2, num_workers=1, multiprocessing_context="fork"))
+    assert "memory may be short" not in str(caught.value) and "by signal" not in str(caught.value)
+
+
+def without_its_pipe():
+    """Closes the sockets of a worker, and stays."""
+    for number in range(3, 256):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.close(number)
+    time.sleep(DEADLINE_S)
+
+
+IGNORES = """
+import os, signal, sys
+import pinfeed
+from loader_datasets import Numbers, place_of_worker
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+seen = []
+for index, pid, *_ in pinfeed.DataLoader(Numbers(60, place_of_worker), 2, num_workers=2, address=sys.argv[1]):
+    seen += index.tolist()
+    if index[0] == 20:
+        os.kill(int(pid[0]), 9)
+assert seen == list(range(60)), seen
+"""
+
+
+def test_a_worker_is_replaced_where_sigchld_is_ignored(host):
+    done = subprocess.run([sys.executable, "-c", IGNORES, host.address], cwd=HERE, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0 and "ended; its exit code is not known, because this program ignores SIGCHLD" in done.stderr, done.stderr
+
+
+def test_a_worker_that_has_ended_is_sent_no_signal_where_sigchld_is_ignored():
+    pool = worker_pool.WorkerPool.__new__(worker_pool.WorkerPool)
+    reader, writer = os.pipe()
+    os.write(writer, b"e")
+    sent = []
+    process = types.SimpleNamespace(is_alive=lambda: True, join=lambda timeout: None, kill=lambda: sent.append("kill"))
+    pool.processes, pool.ends, pool.stopped = [process], [reader], True
+    pool._join(0.0, lambda each: each.kill())
+    assert sent == []
+    os.close(reader)
+    os.close(writer)
 
 
 # ---- A trainer that is killed or interrupted ----------------------------------------------------------------------------------------

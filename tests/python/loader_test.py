@@ -21,7 +21,8 @@ from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, plac
 
 import pinfeed  # noqa: E402
 from pinfeed._worker import index_log, seeding  # noqa: E402
-from pinfeed._loader import pinning, samplers  # noqa: E402
+from pinfeed._base import abi  # noqa: E402
+from pinfeed._loader import pinning, samplers, worker_pool  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -147,6 +148,16 @@ def test_workers_are_refused_where_gevent_has_patched_the_process(monkeypatch, m
     with pytest.raises(pinfeed.Error, match=r"num_workers=2: gevent has replaced threads or select.*Give num_workers=0"):
         iter(pinfeed.DataLoader(Numbers(4), num_workers=2))
     assert len(list(pinfeed.DataLoader(Numbers(4)))) == 4
+
+
+def test_a_library_that_is_missing_is_told_in_the_trainer_before_a_worker_starts(monkeypatch):
+    monkeypatch.setenv("PINFEED_LIBRARY", "/missing/libpinfeed.so")
+    monkeypatch.setattr(abi, "_loaded", [])
+    started = []
+    monkeypatch.setattr(worker_pool.WorkerPool, "_start", lambda self, number: started.append(number))
+    with pytest.raises(pinfeed.NotFoundError, match="loading libpinfeed from /missing/libpinfeed.so failed.*PINFEED_LIBRARY names it"):
+        iter(pinfeed.DataLoader(Numbers(4), num_workers=1))
+    assert started == []
 
 
 @pytest.mark.parametrize("name, value", [("shuffle", True), ("sampler", [0]), ("batch_sampler", [[0]])])

@@ -23,7 +23,8 @@ from multiprocessing import reduction
 from multiprocessing.connection import wait
 from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
 
-from .._base.errors import DeadlineExceededError, ResourceExhaustedError
+from .._base import abi
+from .._base.errors import Code, DeadlineExceededError, ResourceExhaustedError
 from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
@@ -58,6 +59,7 @@ class WorkerPool:
     """
 
     def __init__(self, context: Any, job: Job) -> None:
+        abi.load()  # which workers need first of all: an error of theirs would not reach the trainer
         self._context = context if context is not None else multiprocessing
         self._job = job
         self._owner = os.getpid()
@@ -254,12 +256,15 @@ class WorkerPool:
     def describe_death(self, number: int) -> str:
         """Says how a worker ended whose pipe is closed or whose pidfd is ready."""
         process = self.processes[number]
-        self._join_one(number, time.monotonic() + _KILL_PATIENCE_S)
-        if process.exitcode is None:  # it closed its pipe, and lives
+        self._join_one(number, time.monotonic() + _EXIT_PATIENCE_S)  # a spawned one that failed to start takes its time to end
+        if process.exitcode is None and not self._has_ended(number):  # it closed its pipe, and lives
             process.kill()
             process.join()
+            return f"DataLoader worker (pid {process.pid}) closed its pipe to the trainer, had not ended {_EXIT_PATIENCE_S:g} s later, and was ended"
         code = process.exitcode
-        if code is not None and code < 0:
+        if code is None:  # whoever waited for it knows
+            return f"DataLoader worker (pid {process.pid}) ended; its exit code is not known, because this program ignores SIGCHLD or waits for all children"
+        if code < 0:
             return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}"
         return f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}"
 
@@ -298,10 +303,15 @@ class WorkerPool:
         alive = [number for number, process in enumerate(self.processes) if process is not None and process.is_alive()]
         if end is not None:
             for number in alive:
-                end(self.processes[number])
+                if not self._has_ended(number):
+                    end(self.processes[number])
         until = time.monotonic() + patience_s
         for number in alive:
             self._join_one(number, until)
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether a worker has ended for sure. multiprocessing never hears of it where SIGCHLD is ignored, and its process id may be another's by then."""
+        return self.ends[number] >= 0 and bool(wait([self.ends[number]], 0))
 
     def _join_one(self, number: int, until: float) -> None:
         process, end = self.processes[number], self.ends[number]
