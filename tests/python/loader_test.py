@@ -2,6 +2,8 @@
 """`pinfeed.DataLoader` without workers: its arguments and batches beside torch's, and the parts that need no daemon."""
 
 import collections
+import errno
+import logging
 import multiprocessing.context
 import os
 import pathlib
@@ -21,7 +23,7 @@ from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, plac
 
 import pinfeed  # noqa: E402
 from pinfeed._worker import index_log, seeding  # noqa: E402
-from pinfeed._base import abi  # noqa: E402
+from pinfeed._base import abi, daemon  # noqa: E402
 from pinfeed._loader import pinning, samplers, worker_pool  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
@@ -158,6 +160,20 @@ def test_a_library_that_is_missing_is_told_in_the_trainer_before_a_worker_starts
     with pytest.raises(pinfeed.NotFoundError, match="loading libpinfeed from /missing/libpinfeed.so failed.*PINFEED_LIBRARY names it"):
         iter(pinfeed.DataLoader(Numbers(4), num_workers=1))
     assert started == []
+
+
+def test_a_limit_of_processes_is_told_with_advice(monkeypatch):
+    monkeypatch.setattr(abi, "load", lambda: None)
+    monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", refused_by_the_system)
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"start DataLoader worker 0: the system refuses another process.*ulimit -u.*fewer workers"):
+        iter(pinfeed.DataLoader(Numbers(4), num_workers=1))
+    monkeypatch.setattr(daemon.subprocess, "Popen", refused_by_the_system)
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"starting the private daemon .* failed: .*ulimit -u"):
+        daemon._PrivateDaemon("no daemon", logging.INFO)
+
+
+def refused_by_the_system(*_arguments, **_options):
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 @pytest.mark.parametrize("name, value", [("shuffle", True), ("sampler", [0]), ("batch_sampler", [[0]])])

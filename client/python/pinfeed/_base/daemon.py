@@ -22,7 +22,7 @@ import time
 from typing import IO, List, NamedTuple, Optional, Tuple
 
 from . import places
-from .errors import Code, Error, NotFoundError, UnavailableError
+from .errors import Code, Error, NotFoundError, ResourceExhaustedError, UnavailableError
 from .fork_locks import add_fork_lock
 
 logger = logging.getLogger("pinfeed")
@@ -230,7 +230,13 @@ class _PrivateDaemon:
             )
         except OSError as error:
             os.close(ready)
-            raise NotFoundError(f"starting the daemon {self._program} failed: {error}") from error
+            if error.errno in (errno.EAGAIN, errno.ENOMEM):
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"starting the private daemon {self._program} failed: {error.strerror}: the system refuses another process, for lack of memory or by a limit of "
+                    "processes (ulimit -u, or pids.max of the container): raise that, or use the system's daemon",
+                ) from error
+            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {self._program} failed: {error}") from error
         finally:
             os.close(lifetime)
             os.close(ready_writer)

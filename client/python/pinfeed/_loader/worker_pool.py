@@ -88,6 +88,12 @@ class WorkerPool:
         try:
             self._start_process(number)
         except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"start DataLoader worker {number}: the system refuses another process: this user may have {resource.getrlimit(resource.RLIMIT_NPROC)[0]} "
+                    "processes and threads (ulimit -u), and a container fewer (pids.max): raise these, or give fewer workers",
+                ) from error
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise ResourceExhaustedError(
