@@ -300,6 +300,15 @@ def _pipe() -> Tuple[int, int]:
             os.close(each)
 
 
+def _is_utf8(path: str) -> bool:
+    """Whether its bytes are UTF-8, as the daemon needs it."""
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _make_folder() -> str:
     """Creates a folder that only this user can enter, with a path short enough for a socket address."""
     parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", "")]
@@ -311,6 +320,9 @@ def _make_folder() -> str:
     parents.append("/tmp")
     for parent in parents:
         if not parent:
+            continue
+        if not _is_utf8(parent):
+            refused.append(f"{parent!r}: its path is not UTF-8")
             continue
         if len(os.fsencode(parent)) + len("/pinfeed-12345678") > _FOLDER_LIMIT_BYTES:
             refused.append(f"{parent}: its path is too long")
