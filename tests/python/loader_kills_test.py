@@ -33,6 +33,7 @@ from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import supervisor, worker_pool  # noqa: E402
+from pinfeed._worker import worker as worker_process  # noqa: E402
 
 HOST_FLAGS = ("--pool-bytes", "128MiB")
 KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
@@ -581,6 +582,12 @@ def test_a_worker_that_starts_after_its_trainer_has_ended_ends_without_a_word():
     code = f"from pinfeed._worker.worker import Job, worker_main; worker_main(None, 0, {job})"
     ended_early = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE_S)
     assert (ended_early.returncode, ended_early.stderr) == (1, b"")
+
+
+def test_a_worker_serves_a_trainer_that_proc_hides_from_it(host, monkeypatch):
+    monkeypatch.setattr(worker_process, "process_start_time", lambda pid: 0)  # as with hidepid=2, and a trainer that is not dumpable
+    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=1, multiprocessing_context="fork", address=host.address)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -76,10 +76,13 @@ def process_start_time(pid: int) -> int:
 def worker_main(pipe: Any, number: int, job: Job) -> None:
     """Runs a worker until the trainer says so, closes the pipe or ends."""
     pid, start = job.trainer
-    with contextlib.suppress(ProcessLookupError):
+    try:
         end_with_process(pid)
-    if process_start_time(pid) != start:
-        os._exit(1)  # the trainer had ended before
+        ended = process_start_time(pid) not in (start, 0)  # 0: /proc hides the trainer, or it has ended just now
+    except ProcessLookupError:
+        ended = True
+    if ended:
+        os._exit(1)  # before
     signal.signal(signal.SIGINT, _do_nothing)  # the trainer handles Ctrl-C. Not SIG_IGN, which the dataset's own processes would inherit
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(pipe, number, job)
