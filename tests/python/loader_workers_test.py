@@ -726,7 +726,11 @@ def test_ctrl_c_ends_trainer_and_workers(daemon):
     assert gone(workers)
 
 
-@pytest.mark.parametrize("then, status", [("", 0), ("raise SystemExit(3)", 3), ("del iterator, loader", 0)])
+# A daemon thread that waits for a batch: the interpreter's end closes the iterator under it.
+WAITS = "import threading, time; threading.Thread(target=lambda: list(iterator), daemon=True).start(); time.sleep(0.5)"
+
+
+@pytest.mark.parametrize("then, status", [("", 0), ("raise SystemExit(3)", 3), ("del iterator, loader", 0), (WAITS, 0)])
 def test_an_abandoned_iterator_ends_with_the_interpreter(daemon, then, status):
     trainer, workers = start_trainer(daemon, then)
     _, errors = trainer.communicate(timeout=60)

@@ -321,7 +321,9 @@ class WorkerIterator(LoaderIterator):
         except DataLossError as error:
             raise self._deaths_or(error) from error
         except Exception:
-            if self._feed is not None and self._feed.interrupted:  # the interpreter's end may have closed it
+            if self._closed:  # by the interpreter's end. Only a daemon thread can be here, which ends with it: as with torch's loader, without a word
+                raise SystemExit from None
+            if self._feed is not None and self._feed.interrupted:
                 self.close()
             raise
         return self._take_one_off() if received.content is ELSEWHERE else received
