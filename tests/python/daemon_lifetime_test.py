@@ -315,6 +315,45 @@ def test_a_child_that_was_forked_while_another_thread_loads_the_library_or_start
     assert subprocess.run([sys.executable, "-c", FORKED_AMID], timeout=60).returncode == 0
 
 
+FORKED_BETWEEN = """
+import os, sys, threading, time
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
+pipe = os.pipe
+children = []
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    children.append(child)
+
+def pipe_and_fork():
+    ends = pipe()
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join(0.5)
+    return ends
+
+os.pipe = pipe_and_fork
+began = time.monotonic()
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy")
+print(time.monotonic() - began)
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
+assert len(children) == 3, children
+for child in children:
+    os.kill(child, 9)
+"""
+
+
+def test_a_child_that_another_thread_forks_while_the_private_daemon_starts_does_not_hold_it_up(arrays):
+    done = subprocess.run([sys.executable, "-c", FORKED_BETWEEN, str(arrays)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and float(done.stdout) < 30, done.stdout + done.stderr
+
+
 def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
     def attempt(program):
         environment = {**os.environ, "PINFEED_DAEMON": str(program)}

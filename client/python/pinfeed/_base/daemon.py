@@ -23,7 +23,7 @@ from typing import IO, List, NamedTuple, Optional, Tuple
 
 from . import places
 from .errors import Code, Error, NotFoundError, ResourceExhaustedError, UnavailableError
-from .fork_locks import add_fork_lock
+from .fork_locks import add_fork_lock, no_forks
 
 logger = logging.getLogger("pinfeed")
 
@@ -206,6 +206,15 @@ class _PrivateDaemon:
         self._start()
 
     def _start(self) -> None:
+        with no_forks():  # a child would keep the pipes open, also Popen's own, which waits for their end
+            process, ready = self._launch()
+        try:
+            self._wait_ready(process, ready)
+        finally:
+            os.close(ready)
+
+    def _launch(self) -> Tuple["subprocess.Popen[bytes]", int]:
+        """Starts the program. Returns the process, and the end of the pipe on which it reports that it is ready."""
         # The daemon inherits only the two pipe ends in pass_fds.
         lifetime, self._lifetime = _pipe()
         ready, ready_writer = _pipe()
@@ -240,10 +249,7 @@ class _PrivateDaemon:
         finally:
             os.close(lifetime)
             os.close(ready_writer)
-        try:
-            self._wait_ready(process, ready)
-        finally:
-            os.close(ready)
+        return process, ready
 
     def _wait_ready(self, process: "subprocess.Popen[bytes]", ready: int) -> None:
         """Waits until the daemon reports on the pipe that it is ready. The pipe also closes when the daemon ends."""
