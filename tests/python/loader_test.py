@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, place_of_worker, randoms, seeded, values  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._worker import index_log, seeding  # noqa: E402
+from pinfeed._worker import index_log, producer, seeding  # noqa: E402
 from pinfeed._base import abi, daemon  # noqa: E402
 from pinfeed._loader import pinning, samplers, worker_pool  # noqa: E402
 
@@ -170,6 +170,16 @@ def test_a_limit_of_processes_is_told_with_advice(monkeypatch):
     monkeypatch.setattr(daemon.subprocess, "Popen", refused_by_the_system)
     with pytest.raises(pinfeed.ResourceExhaustedError, match=r"starting the private daemon .* failed: .*ulimit -u"):
         daemon._PrivateDaemon("no daemon", logging.INFO)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="before Python 3.9 it is a system call")
+def test_a_sandbox_without_pidfds_is_told_with_advice(monkeypatch):
+    def denied(_pid):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "pidfd_open", denied)
+    with pytest.raises(PermissionError, match=r"pidfd_open of process \d+: Operation not permitted: a DataLoader with workers needs.*`pinfeed doctor`.*num_workers=0"):
+        producer.pidfd_open(os.getpid())
 
 
 def refused_by_the_system(*_arguments, **_options):

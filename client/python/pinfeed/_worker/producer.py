@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import math
 import os
@@ -151,11 +152,19 @@ def end_with_process(pid: int) -> None:
 
 def pidfd_open(pid: int) -> int:
     """`os.pidfd_open`, also before Python 3.9."""
-    if hasattr(os, "pidfd_open"):  # since Python 3.9
-        return os.pidfd_open(pid)
-    libc = ctypes.CDLL(None, use_errno=True)
-    pidfd = int(libc.syscall(_SYS_PIDFD_OPEN, pid, 0))
-    if pidfd < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"pidfd_open of process {pid}: {os.strerror(error)}")
-    return pidfd
+    try:
+        if hasattr(os, "pidfd_open"):  # since Python 3.9
+            return os.pidfd_open(pid)
+        libc = ctypes.CDLL(None, use_errno=True)
+        pidfd = int(libc.syscall(_SYS_PIDFD_OPEN, pid, 0))
+        if pidfd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return pidfd
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+            raise
+        raise OSError(
+            error.errno,
+            f"pidfd_open of process {pid}: {error.strerror}: a DataLoader with workers needs this call, and the kernel (5.3 or later) or a sandbox (seccomp, gVisor) "
+            "refuses it. `pinfeed doctor` says what is missing; num_workers=0 does not need it",
+        ) from error
