@@ -458,6 +458,25 @@ def test_a_private_daemon_that_dies_at_once_is_not(arrays):
     assert "ended with status -9; its log ends with" in done.stderr and "another one would do no better" in done.stderr
 
 
+REMOVED = """
+import os, shutil, sys
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
+first = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
+iterator = iter(first)
+next(iterator)
+shutil.rmtree(os.path.dirname(first.address))
+second = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
+assert second.address != first.address
+print(sum(1 for _ in iterator), sum(1 for _ in second), pinfeed.open(sys.argv[1], batch_size=4, framework="numpy").address == second.address)
+"""
+
+
+def test_a_private_daemon_whose_folder_is_removed_serves_what_is_open_and_another_one_the_rest(arrays):
+    done = subprocess.run([sys.executable, "-c", REMOVED, str(arrays)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "15 16 True\n" and "was removed, perhaps by a cleaner of temporary files" in done.stderr, done.stderr
+
+
 SYSTEM = """
 import pinfeed, pinfeed._base.daemon, sys
 pinfeed._base.daemon.SYSTEM_SOCKET = sys.argv[2]

@@ -155,7 +155,10 @@ class _PrivateDaemon:
     def shared(cls, why: str, level: int) -> "_PrivateDaemon":
         """Returns the process's daemon, starting it if necessary. `why` is logged at `level` when one is started."""
         with cls._lock:
-            if cls.instance is not None and cls.instance._is_ours():
+            if cls.instance is not None and cls.instance._is_ours() and cls.instance._is_lost():
+                logger.warning("%s was removed, perhaps by a cleaner of temporary files: the private daemon there serves open feeds only", cls.instance.address)
+                cls.instance = cls(why, level)
+            elif cls.instance is not None and cls.instance._is_ours():
                 cls.instance._restart_if_dead(0)
             else:
                 cls.instance = cls(why, level)
@@ -193,6 +196,11 @@ class _PrivateDaemon:
     def _is_ours(self) -> bool:
         """False in forked children, and after `stop`."""
         return os.getpid() == self._owner_pid and self._lifetime >= 0
+
+    def _is_lost(self) -> bool:
+        """Whether somebody has removed its folder or, while it runs, its socket."""
+        runs = self._process is not None and self._process.poll() is None
+        return not os.path.isdir(self._folder) or (runs and not os.path.exists(self.address))
 
     def _restart_if_dead(self, min_lifetime_s: float) -> None:
         if self._process is None or self._process.poll() is None:
