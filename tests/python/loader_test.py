@@ -144,6 +144,14 @@ def test_threads_as_workers_are_refused_with_advice():
         pinfeed.DataLoader(Numbers(4), num_workers=2, multiprocessing_context=Threads())
 
 
+@pytest.mark.parametrize("loader", [pinfeed.DataLoader, torch.utils.data.DataLoader])
+def test_a_daemonic_process_has_no_workers_as_with_torch(monkeypatch, loader):
+    monkeypatch.setattr(abi, "load", lambda: None)
+    monkeypatch.setitem(multiprocessing.process.current_process()._config, "daemon", True)  # as in a worker of multiprocessing.Pool
+    with pytest.raises(AssertionError, match="daemonic processes are not allowed to have children"):
+        iter(loader(Numbers(4), num_workers=1))
+
+
 @pytest.mark.parametrize("module", ["threading", "select"])
 def test_workers_are_refused_where_gevent_has_patched_the_process(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "gevent.monkey", types.SimpleNamespace(is_module_patched=lambda name: name == module))
