@@ -477,6 +477,75 @@ def test_a_private_daemon_whose_folder_is_removed_serves_what_is_open_and_anothe
     assert done.stdout == "15 16 True\n" and "was removed, perhaps by a cleaner of temporary files" in done.stderr, done.stderr
 
 
+READ_ONLY = """
+import os, sys, tempfile
+import pinfeed, pinfeed._base.daemon
+pinfeed._base.daemon.SYSTEM_SOCKET = "/no/such/socket"
+os.environ.pop("XDG_RUNTIME_DIR", None)
+def gettempdir():
+    raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/']")
+tempfile.gettempdir, mkdtemp = gettempdir, tempfile.mkdtemp
+def make(prefix, dir):
+    if dir not in sys.argv[2:]:
+        raise OSError(30, "Read-only file system")
+    return mkdtemp(prefix=prefix, dir=dir)
+tempfile.mkdtemp = make
+with pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1) as feed:
+    print(len(list(feed)), os.path.dirname(os.path.dirname(feed.address)))
+"""
+
+
+def test_a_private_daemon_needs_no_folder_on_the_disk(arrays):
+    """As in a container whose root is read-only."""
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(arrays), "/dev/shm"], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "16 /dev/shm\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(arrays)], capture_output=True, text=True, timeout=60)
+    assert "pinfeed._base.errors.Error: no folder for the private daemon's socket (No usable temporary directory" in done.stderr, done.stderr
+    assert "/dev/shm: Read-only file system): set TMPDIR" in done.stderr, done.stderr
+
+
+SHORT = """
+import errno, os, sys
+import pinfeed, pinfeed._base.daemon as daemon
+daemon.SYSTEM_SOCKET = "/no/such/socket"
+daemon._MIN_LIFETIME_S = 0
+def short(*arguments, **options):
+    raise OSError(getattr(errno, sys.argv[3]), os.strerror(getattr(errno, sys.argv[3])))
+owner, name = {"pipe": (os, "pipe"), "process": (daemon.subprocess, "Popen")}[sys.argv[2]]
+real = getattr(owner, name)
+def attempt(what):
+    setattr(owner, name, short)
+    try:
+        what()
+    except pinfeed.Error as error:
+        print(type(error).__name__, error.code.name, error)
+    setattr(owner, name, real)
+before = sorted(os.listdir("/proc/self/fd"))
+attempt(lambda: pinfeed.open(sys.argv[1], batch_size=4, framework="numpy"))
+assert sorted(os.listdir("/proc/self/fd")) == before, os.listdir("/proc/self/fd")
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1, slots=3)
+batches = iter(feed)
+seen = [list(next(batches).id)]
+pid = int(pinfeed.status(feed.address)["pid"])
+os.kill(pid, 9)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def rest():
+    for batch in batches:
+        seen.append(list(batch.id))
+attempt(rest)
+rest()
+assert len(seen) == 16 and sum(seen, []) == list(range(64)), seen
+"""
+
+
+@pytest.mark.parametrize("what, error, words", [("pipe", "EMFILE", "ulimit -n"), ("process", "EAGAIN", "ulimit -u"), ("process", "ENOMEM", "memory")])
+def test_a_private_daemon_for_which_the_system_is_short_is_an_error_and_the_loop_may_go_on(arrays, what, error, words):
+    done = subprocess.run([sys.executable, "-c", SHORT, str(arrays), what, error], capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 2, done.stdout + done.stderr
+    assert all(line.startswith("ResourceExhaustedError RESOURCE_EXHAUSTED starting the daemon") and words in line for line in lines), lines
+
+
 SYSTEM = """
 import pinfeed, pinfeed._base.daemon, sys
 pinfeed._base.daemon.SYSTEM_SOCKET = sys.argv[2]

@@ -9,9 +9,12 @@ so the daemon ends whenever this process does, even by SIGKILL.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
+import fcntl
 import logging
 import os
+import resource
 import select
 import shutil
 import socket
@@ -169,8 +172,13 @@ class _PrivateDaemon:
         self._owner_pid = os.getpid()
         self._folder = _make_folder()
         self.address = os.path.join(self._folder, _SOCKET_NAME)
-        self._log: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)  # which may be the only folder that can be written to
+        try:
+            self._log: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)  # which may be the only folder that can be written to
+        except OSError as error:
+            os.rmdir(self._folder)
+            raise _start_error(self._program, error) from error
         self._lifetime = -1  # closed, or not started yet
+        self._stopped = False
         self._process: Optional["subprocess.Popen[bytes]"] = None
         logger.log(
             level,
@@ -195,7 +203,7 @@ class _PrivateDaemon:
 
     def _is_ours(self) -> bool:
         """False in forked children, and after `stop`."""
-        return os.getpid() == self._owner_pid and self._lifetime >= 0
+        return os.getpid() == self._owner_pid and not self._stopped
 
     def _is_lost(self) -> bool:
         """Whether somebody has removed its folder or, while it runs, its socket."""
@@ -209,26 +217,26 @@ class _PrivateDaemon:
         if time.monotonic() - self._started < min_lifetime_s:
             raise UnavailableError(f"{said}\nit had just been started, so another one would do no better; once what ended it is mended, open the feed again")
         logger.warning("%s\nstarting another one; no batch is lost", said)
-        os.close(self._lifetime)
-        self._lifetime = -1
         self._start()
 
     def _start(self) -> None:
-        with no_forks():  # a child would keep the pipes open, also Popen's own, which waits for their end
-            process, ready = self._launch()
+        try:
+            with no_forks():  # a child would keep the pipes open, also Popen's own, which waits for their end
+                process, ready = self._launch()
+        except OSError as error:
+            raise _start_error(self._program, error) from error
         try:
             self._wait_ready(process, ready)
         finally:
             os.close(ready)
 
-    def _launch(self) -> Tuple["subprocess.Popen[bytes]", int]:
-        """Starts the program. Returns the process, and the end of the pipe on which it reports that it is ready."""
-        # The daemon inherits only the two pipe ends in pass_fds.
-        lifetime, self._lifetime = _pipe()
-        ready, ready_writer = _pipe()
-        self._started = time.monotonic()
-        try:
-            self._process = process = subprocess.Popen(
+    def _launch(self) -> "Tuple[subprocess.Popen[bytes], int]":
+        """Starts the program. Returns the process, and a descriptor that the caller owns, on which it reports. An error leaves all as it was."""
+        with contextlib.ExitStack() as unused:
+            lifetime, lifetime_writer = _pipe(unused)
+            ready, ready_writer = _pipe(unused)
+            started = time.monotonic()
+            process = subprocess.Popen(
                 [
                     self._program,
                     "--private",
@@ -242,21 +250,14 @@ class _PrivateDaemon:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                pass_fds=(lifetime, ready_writer),
+                pass_fds=(lifetime, ready_writer),  # it inherits no others
                 start_new_session=True,  # the trainer handles Ctrl-C; the pipe ends the daemon
             )
-        except OSError as error:
-            os.close(ready)
-            if error.errno in (errno.EAGAIN, errno.ENOMEM):
-                raise ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"starting the private daemon {self._program} failed: {error.strerror}: the system refuses another process, for lack of memory or by a limit of "
-                    "processes (ulimit -u, or pids.max of the container): raise that, or use the system's daemon",
-                ) from error
-            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {self._program} failed: {error}") from error
-        finally:
-            os.close(lifetime)
-            os.close(ready_writer)
+            unused.pop_all()
+        before, self._lifetime, self._process, self._started = self._lifetime, lifetime_writer, process, started
+        for descriptor in (lifetime, ready_writer, before):
+            if descriptor >= 0:
+                os.close(descriptor)
         return process, ready
 
     def _wait_ready(self, process: "subprocess.Popen[bytes]", ready: int) -> None:
@@ -283,10 +284,12 @@ class _PrivateDaemon:
 
     def stop(self) -> None:
         """Closes the pipe and removes the folder. Does nothing when called again, and in forked children."""
-        if os.getpid() != self._owner_pid or self._lifetime < 0:
+        if not self._is_ours():
             return
-        os.close(self._lifetime)
-        self._lifetime = -1
+        self._stopped = True
+        if self._lifetime >= 0:
+            os.close(self._lifetime)
+            self._lifetime = -1
         atexit.unregister(self.stop)
         if self._process is not None:
             try:
@@ -296,22 +299,6 @@ class _PrivateDaemon:
                 self._process.returncode = 0  # suppresses the warning about a running child
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _pipe() -> Tuple[int, int]:
-    """Returns the ends of a pipe, whose descriptors are none of the standard streams, also if this process has closed those: the daemon gets its
-    own under these numbers.
-    """
-    low: List[int] = []
-    try:
-        while True:
-            ends = os.pipe()
-            if min(ends) > 2:
-                return ends
-            low += ends
-    finally:
-        for each in low:
-            os.close(each)
 
 
 def _is_utf8(path: str) -> bool:
@@ -325,13 +312,12 @@ def _is_utf8(path: str) -> bool:
 
 def _make_folder() -> str:
     """Creates a folder that only this user can enter, with a path short enough for a socket address."""
-    parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", "")]
+    parents = [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/dev/shm"]  # in a container whose root is read-only, only the last can be written to
     refused: List[str] = []
     try:
-        parents.append(tempfile.gettempdir())
-    except FileNotFoundError as error:
-        refused.append(str(error.strerror))
-    parents.append("/tmp")
+        parents.insert(1, tempfile.gettempdir())
+    except OSError as error:  # it found no folder at all
+        refused.append(error.strerror or str(error))
     for parent in parents:
         if not parent:
             continue
@@ -348,6 +334,33 @@ def _make_folder() -> str:
         except OSError as error:
             refused.append(f"{parent}: {error.strerror}")
     raise Error(Code.FAILED_PRECONDITION, f"no folder for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")
+
+
+def _pipe(unused: contextlib.ExitStack) -> Tuple[int, int]:
+    """Returns the ends of a pipe, which `unused` closes. None has the number of a standard stream, even if this process has closed those: the
+    daemon gets its own there.
+    """
+    ends = os.pipe()
+    higher: List[int] = []
+    try:
+        for end in ends:
+            higher.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+            unused.callback(os.close, higher[-1])
+    finally:
+        for end in ends:
+            os.close(end)
+    return higher[0], higher[1]
+
+
+def _start_error(program: str, error: OSError) -> Error:
+    what = f"starting the daemon {program} failed: {error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return ResourceExhaustedError(f"{what}. It takes some descriptors, and this process may have {most} (ulimit -n): raise that")
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        limits = "for lack of memory or by a limit of processes (ulimit -u, or pids.max of the container)"
+        return ResourceExhaustedError(f"{what}. The system refuses another process, {limits}: raise that, or use the system's daemon")
+    return NotFoundError(what)
 
 
 add_fork_lock(_PrivateDaemon, "_lock")
