@@ -9,6 +9,7 @@ Long because: each process that can end, and each moment, is a test of that one 
 
 import collections
 import contextlib
+import functools
 import gc
 import os
 import pathlib
@@ -32,7 +33,7 @@ from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
 from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed._loader import supervisor, worker_pool  # noqa: E402
+from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
 from pinfeed._worker import worker as worker_process  # noqa: E402
 
 HOST_FLAGS = ("--pool-bytes", "128MiB")
@@ -443,6 +444,29 @@ def test_an_epoch_that_begins_while_there_is_no_daemon_waits_for_one(tmp_path, c
         del loader
     finally:
         running[-1].stop()
+
+
+def test_an_epoch_that_begins_while_the_daemon_is_stopped_waits_for_it(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(produced_feed, "open_spec", functools.partial(produced_feed.open_spec, open_timeout=0.5))
+    running = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
+    try:
+        loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, address=running.address)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        running.process.send_signal(signal.SIGSTOP)
+
+        def resume():
+            eventually("the loader says that it waits", lambda: "waits for a daemon" in caplog.text)
+            running.process.send_signal(signal.SIGCONT)
+
+        thread = threading.Thread(target=resume)
+        thread.start()
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        thread.join()
+        assert "did not answer in time" in caplog.text
+        del loader
+    finally:
+        running.process.send_signal(signal.SIGCONT)
+        running.stop()
 
 
 def test_refusals_of_a_worker_end_the_epoch_and_not_those_of_many():

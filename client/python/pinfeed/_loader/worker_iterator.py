@@ -291,13 +291,13 @@ class WorkerIterator(LoaderIterator):
         return feed
 
     def _reopened(self, open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
-        """Opens a feed of a daemon that has served this process. If it is gone, waits for the next one as long as a feed does."""
+        """Opens a feed of a daemon that has served this process. If it is gone or stopped, waits for it or the next one as long as a feed does."""
         begun = time.monotonic()
         told = 0
         while True:
             try:
                 return open_feed()
-            except UnavailableError as error:
+            except (UnavailableError, DeadlineExceededError) as error:
                 waited = time.monotonic() - begun
                 if waited >= RECONNECT_TIMEOUT_S or self._close_asked:
                     raise
