@@ -4,12 +4,14 @@
 Long because: each row of docs/dataloader.md about workers is a test, with the same daemon and datasets.
 """
 
+import contextlib
 import functools
 import gc
 import multiprocessing
 import os
 import pickle
 import random
+import resource
 import select
 import signal
 import subprocess
@@ -658,6 +660,30 @@ def test_a_number_of_workers_that_is_set_later_is_checked_when_an_epoch_begins(w
         iter(loader)
     loader.num_workers = numpy.int64(1)
     assert values(loader) == [[0, 1], [2, 3]]
+
+
+class TakesDescriptors:
+    """A worker_init_fn that leaves `spare` of them."""
+
+    def __init__(self, spare):
+        self.spare, self.held = spare, []
+
+    def __call__(self, worker):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        with contextlib.suppress(OSError):
+            while True:
+                self.held.append(os.dup(0))
+        for _ in range(self.spare):
+            os.close(self.held.pop())
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_worker_without_descriptors_for_its_epoch_says_so(capfd, spare):
+    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=1, worker_init_fn=TakesDescriptors(spare), multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 1.*What they wrote before they ended says why"):
+        next(iter(loader))
+    said = capfd.readouterr().err
+    assert "cannot begin an epoch: it has opened as many files as it may (128, ulimit -n). Raise that" in said, said
 
 
 def test_a_new_iterator_ends_the_one_of_persistent_workers():

@@ -18,9 +18,11 @@ and then the descriptor of memory of the daemon's with that batch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import pickle
+import resource
 import signal
 from multiprocessing import reduction
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -149,8 +151,17 @@ class Worker:
             self._log.close()
         try:
             log = reduction.recv_handle(self._pipe)
-        except RuntimeError as error:  # the trainer was interrupted before it sent it, and ends this worker
-            raise EOFError from error
+        except (OSError, RuntimeError) as error:
+            if _has_no_descriptor(self._pipe.fileno()):
+                most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"DataLoader worker {self._number} cannot begin an epoch: it has opened as many files as it may ({most}, ulimit -n). Raise that, or "
+                    "have the dataset or worker_init_fn open fewer",
+                ) from error
+            if isinstance(error, OSError):
+                raise
+            raise EOFError from error  # the trainer was interrupted before it sent it, and ends this worker
         self._log = IndexLogReader(log)
         self._seed = seed
         self._first = first
@@ -403,6 +414,19 @@ class Worker:
             reduction.send_handle(self._pipe, fd, self._job.trainer[0])
         finally:
             os.close(fd)
+
+
+def _has_no_descriptor(fd: int) -> bool:
+    """Whether this process lacks the two descriptors that receiving one takes."""
+    spare: List[int] = []
+    try:
+        spare.extend(os.dup(fd) for _ in range(2))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        while spare:
+            os.close(spare.pop())
+    return False
 
 
 def _forget_before(batch: int, *kept: Dict[int, Any]) -> None:
