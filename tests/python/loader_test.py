@@ -173,7 +173,7 @@ def test_a_library_that_is_missing_is_told_in_the_trainer_before_a_worker_starts
 def test_a_limit_of_processes_is_told_with_advice(monkeypatch):
     monkeypatch.setattr(abi, "load", lambda: None)
     monkeypatch.setattr(worker_pool.WorkerPool, "_start_process", refused_by_the_system)
-    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"start DataLoader worker 0: the system refuses another process.*ulimit -u.*fewer workers"):
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"start DataLoader worker 0: .*the system refuses another process.*ulimit -u.*fewer workers"):
         iter(pinfeed.DataLoader(Numbers(4), num_workers=1))
     monkeypatch.setattr(daemon.subprocess, "Popen", refused_by_the_system)
     with pytest.raises(pinfeed.ResourceExhaustedError, match=r"starting the private daemon .* failed: .*ulimit -u"):

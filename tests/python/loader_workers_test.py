@@ -5,6 +5,7 @@ Long because: each row of docs/dataloader.md about workers is a test, with the s
 """
 
 import contextlib
+import errno
 import functools
 import gc
 import multiprocessing
@@ -660,6 +661,27 @@ def test_a_number_of_workers_that_is_set_later_is_checked_when_an_epoch_begins(w
         iter(loader)
     loader.num_workers = numpy.int64(1)
     assert values(loader) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        ("memfd_create", "EMFILE", "indices of a DataLoader's batches.*ulimit -n"),
+        ("pwrite", "EFBIG", "indices of a DataLoader's batches.*ulimit -f"),
+        ("fork", "EAGAIN", "start DataLoader worker 0: Resource temporarily unavailable: the system refuses another process"),
+        ("fork", "ENOMEM", "start DataLoader worker 0: Cannot allocate memory: .*or give fewer workers"),
+    ],
+)
+def test_what_the_system_does_not_allow_is_told_with_its_limit(monkeypatch, call, error, words):
+    def refused(*_):
+        raise OSError(getattr(errno, error), os.strerror(getattr(errno, error)))
+
+    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=1, multiprocessing_context="fork")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refused)
+        with pytest.raises(pinfeed.ResourceExhaustedError, match=words):
+            iter(loader)
+    assert values(loader) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class TakesDescriptors:

@@ -88,18 +88,15 @@ class WorkerPool:
         try:
             self._start_process(number)
         except OSError as error:
-            if error.errno == errno.EAGAIN:
-                raise ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"start DataLoader worker {number}: the system refuses another process: this user may have {resource.getrlimit(resource.RLIMIT_NPROC)[0]} "
-                    "processes and threads (ulimit -u), and a container fewer (pids.max): raise these, or give fewer workers",
-                ) from error
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            what = f"start DataLoader worker {number}: {error.strerror}"
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                why = f"each takes some descriptors, and this process may have {most} (ulimit -n): raise that, close files, or give fewer workers"
+            elif error.errno in (errno.EAGAIN, errno.ENOMEM):
+                why = "the system refuses another process, for lack of memory or by a limit (ulimit -u, pids.max of the container): raise that, or give fewer workers"
+            else:
                 raise
-            raise ResourceExhaustedError(
-                f"start DataLoader worker {number}: {error.strerror}: each takes some descriptors, and this process may have "
-                f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n): raise that, close files, or give fewer workers",
-            ) from error
+            raise ResourceExhaustedError(f"{what}: {why}") from error
 
     def _start_process(self, number: int) -> None:
         ours, theirs = self._context.Pipe()

@@ -10,7 +10,9 @@ returned to the system by punching holes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
 import io
@@ -19,9 +21,9 @@ import pickle
 import struct
 import sys
 import weakref
-from typing import Any, Callable, Optional, cast
+from typing import Any, Callable, Iterator, Optional, cast
 
-from .._base.errors import Code, Error
+from .._base.errors import Code, Error, ResourceExhaustedError
 from .batch_memory import END
 
 ENTRIES = 4096  # of the ring
@@ -47,7 +49,8 @@ class IndexLog:
 
     def __init__(self, first: int = 0) -> None:
         """`first`: the number of the first batch that will be appended."""
-        self._fd = os.memfd_create("pinfeed-index-log", os.MFD_CLOEXEC)
+        with _limits_told():
+            self._fd = os.memfd_create("pinfeed-index-log", os.MFD_CLOEXEC)
         self._close = weakref.finalize(self, os.close, self._fd)
         self._close.atexit = False
         self._offset = _DATA
@@ -175,9 +178,31 @@ def _read_entry(fd: int, batch: int) -> "tuple[int, int, int]":
 def _write(fd: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
-        written = os.pwrite(fd, view, offset)
+        with _limits_told():
+            written = os.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
+
+
+_LIMITS = {
+    errno.EMFILE: "open files (ulimit -n)",
+    errno.ENFILE: "the host's open files (fs.file-max)",
+    errno.EFBIG: "the size of files (ulimit -f)",
+    errno.ENOMEM: "memory",
+    errno.ENOSPC: "memory",
+}
+
+
+@contextlib.contextmanager
+def _limits_told() -> Iterator[None]:
+    """Says which limit the log is at."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LIMITS:
+            raise
+        what = f"keep the indices of a DataLoader's batches in shared memory: {error.strerror}"
+        raise ResourceExhaustedError(Code.RESOURCE_EXHAUSTED, f"{what}; raise the limit of {_LIMITS[error.errno]} of this process") from error
 
 
 @functools.lru_cache(maxsize=None)
