@@ -9,8 +9,11 @@ Long because: each process that can end, and each moment, is a test of that one 
 
 import collections
 import contextlib
+import errno
 import functools
 import gc
+import multiprocessing.connection
+import multiprocessing.reduction
 import os
 import pathlib
 import random
@@ -196,6 +199,28 @@ def test_a_worker_that_is_stopped_delays_its_batches_only(host):
     alarm.join()
     os.close(stopped)
     assert seen == list(range(400)) and longest > 0.5
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+@pytest.mark.parametrize("failing", range(5))  # a message of the epoch to each worker, the descriptor behind it, one to make the first batch, ...
+def test_a_message_for_which_the_system_lacks_memory_costs_no_batch(host, monkeypatch, seeding, failing):
+    trainer, told = os.getpid(), []
+
+    def short(real):
+        def send(*arguments):
+            if os.getpid() == trainer:
+                told.append(real)
+                if len(told) == failing + 1:
+                    raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            return real(*arguments)
+
+        return send
+
+    monkeypatch.setattr(multiprocessing.connection.Connection, "send", short(multiprocessing.connection.Connection.send))
+    monkeypatch.setattr(multiprocessing.reduction, "send_handle", short(multiprocessing.reduction.send_handle))
+    batches = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, address=host.address, seeding=seeding, timeout=DEADLINE_S, multiprocessing_context="fork")
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert len(told) > failing + 1
 
 
 class StopsOnce:

@@ -21,7 +21,7 @@ import time
 import weakref
 from multiprocessing import reduction
 from multiprocessing.connection import wait
-from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
+from typing import Any, Callable, Counter, Dict, Iterator, List, Optional, Tuple
 
 from .._base import abi
 from .._base.errors import Code, DeadlineExceededError, ResourceExhaustedError
@@ -129,7 +129,7 @@ class WorkerPool:
         if self._log is None:
             return
         self.send(number, "epoch", self._seed, self._first, state)
-        with contextlib.suppress(OSError):  # it has ended, which its pidfd tells
+        with self._replaced_if_untold(number):
             reduction.send_handle(self.pipes[number], self._log.fileno(), self.processes[number].pid)
 
     def end_epoch(self, log: IndexLog) -> None:
@@ -218,8 +218,17 @@ class WorkerPool:
 
     def send(self, number: int, *message: Any) -> None:
         """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
-        with contextlib.suppress(OSError):
+        with self._replaced_if_untold(number):
             self.pipes[number].send(message)
+
+    @contextlib.contextmanager
+    def _replaced_if_untold(self, number: int) -> Iterator[None]:
+        """Kills a worker that lives and cannot be sent a message, as where the system lacks memory for it: it would wait for ever."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # otherwise it has ended
+                self.processes[number].kill()
 
     def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
         """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
