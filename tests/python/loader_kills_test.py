@@ -20,6 +20,7 @@ import random
 import re
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -221,6 +222,34 @@ def test_a_message_for_which_the_system_lacks_memory_costs_no_batch(host, monkey
     batches = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, address=host.address, seeding=seeding, timeout=DEADLINE_S, multiprocessing_context="fork")
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert len(told) > failing + 1
+
+
+def hang_up():
+    """Ends this worker's connection to the daemon: the only one that is no stream."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
+            if one.type == socket.SOCK_SEQPACKET:
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class HangsUpOnce:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, index):
+        with contextlib.suppress(FileExistsError):
+            if index == 9:
+                self.path.touch(exist_ok=False)
+                hang_up()
+        return index
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_a_worker_whose_connection_ends_is_replaced(host, tmp_path, seeding, caplog):
+    dataset = Numbers(20, HangsUpOnce(tmp_path / "hung-up"))
+    batches = pinfeed.DataLoader(dataset, 2, num_workers=2, address=host.address, seeding=seeding, timeout=DEADLINE_S, multiprocessing_context="fork")
+    assert [index for batch in batches for index in batch.tolist()] == list(range(20))
+    assert (tmp_path / "hung-up").exists() and "another one takes its place" in caplog.text
 
 
 class StopsOnce:

@@ -108,6 +108,7 @@ class Worker:
         self._seed = 0
         self._first = 0
         self._encoded_bytes = 0  # of a slot, for images
+        self._attached = b""  # the latest invitation that was of use
         self._lane: Optional[Lane] = None
         self._left = b""  # what `Lane.leave` returned
         self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
@@ -311,6 +312,14 @@ class Worker:
             producer = Producer(invitation)
         except Error as error:
             return str(error) or error.code.name
+        if invitation == self._attached:  # the feed goes on, so it was this worker's connection that ended
+            producer.close()
+            raise Error(
+                Code.ABORTED,
+                f"DataLoader worker {self._number} lost its connection to the daemon, which lets nobody else fill its batch until this process ends: it "
+                "ends now",
+            )
+        self._attached = invitation
         filled: Dict[int, memoryview] = {}  # of a lane, and perhaps not taken yet
         try:
             while True:
