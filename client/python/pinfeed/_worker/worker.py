@@ -108,7 +108,7 @@ class Worker:
         self._seed = 0
         self._first = 0
         self._encoded_bytes = 0  # of a slot, for images
-        self._attached = b""  # the latest invitation that was of use
+        self._attached = b""  # the latest invitation with which the daemon has, or may have, attached this worker
         self._lane: Optional[Lane] = None
         self._left = b""  # what `Lane.leave` returned
         self._iterable = job.lanes is not None and job.lanes.kind is Kind.ITERABLE
@@ -311,6 +311,8 @@ class Worker:
         try:
             producer = Producer(invitation)
         except Error as error:
+            if error.code != Code.UNAVAILABLE and "the daemon refused" not in str(error):  # it may have attached this worker, and dealt it a batch
+                self._attached = invitation
             return str(error) or error.code.name
         if invitation == self._attached:  # the feed goes on, so it was this worker's connection that ended
             producer.close()
