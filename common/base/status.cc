@@ -89,6 +89,8 @@ Code CodeOfErrno(int error_number) {
     case EMFILE:
     case ENFILE:
     case EDQUOT:
+    case ENOBUFS:
+    case ETOOMANYREFS:
       return Code::kResourceExhausted;
     case EINVAL:
     case ENAMETOOLONG:
@@ -122,6 +124,8 @@ Status ErrnoStatus(std::string_view what_on_object, int error_number) {
                      " (errno " + std::to_string(error_number) + ")";
   if (error_number == EMFILE)
     text += "; close feeds, or raise the process's limit on descriptors (LimitNOFILE= of a unit, ulimit -n)";
+  if (error_number == EFBIG)
+    text += "; raise the process's limit on the size of files (LimitFSIZE= of a unit, ulimit -f)";
   return {CodeOfErrno(error_number), std::move(text), error_number};
 }
 

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <optional>
@@ -93,7 +94,9 @@ void Tighten(HostMemory& memory, const std::string& group, const GroupFiles& fil
 
 Result<HostMemory> ReadHostMemory(const std::string& root, uint64_t enough_bytes) {
   const std::string path = root + "/proc/meminfo";
+  errno = 0;
   std::ifstream file(path);
+  if (!file) return ErrnoStatus("open " + path, errno);
   HostMemory memory;
   memory.limited_by = memory.available_by = "physical memory";
   std::string key;

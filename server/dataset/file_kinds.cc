@@ -29,21 +29,25 @@ const std::vector<Kind>& Kinds() {
        "result"},
       {{".parquet", ".arrow", ".feather", ".xlsx", ".sqlite"},
        "tables of this kind are not supported: save each column as an array of its own with numpy.save, such "
-       "as DIR/x.npy and "
-       "DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR"},
+       "as DIR/x.npy and DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR; or write "
+       "the table as .jsonl (with pandas, to_json(FILE, orient=\"records\", lines=True)), or read it in a "
+       "Dataset of yours with pinfeed.DataLoader"},
       {{".npz"},
        "unpack it into a directory of its own (unzip FILE -d DIR), where each array becomes a .npy file, and "
        "open DIR"},
-      {{".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
+      {{".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.lz4", ".zip", ".7z",
+        ".rar"},
        "compressed archives are not supported: uncompress shards (gunzip FILE) and open the .tar files; or "
        "unpack them into one directory (tar -xf FILE -C DIR, unzip FILE -d DIR), arrange the images as "
        "DIR/<class>/<image>, and open DIR"},
-      {{".h5", ".hdf5", ".lmdb", ".mdb", ".mat", ".nc", ".zarr", ".pt", ".pth", ".pkl", ".pickle",
-        ".safetensors", ".tfrecord", ".tfrecords", ".rec", ".beton"},
+      {{".h5",  ".hdf5",  ".lmdb", ".mdb",    ".mat",         ".nc",       ".zarr",
+        ".pt",  ".pth",   ".pkl",  ".pickle", ".safetensors", ".tfrecord", ".tfrecords",
+        ".rec", ".beton", ".nii",  ".nii.gz", ".dcm",         ".mds"},
        "files of this kind are not supported: save each of their arrays with numpy.save, such as "
        "DIR/image.npy and "
        "DIR/label.npy, all with one row per sample, and open DIR; or read them in a Dataset of yours with "
        "pinfeed.DataLoader"},
+      {{".gz", ".xz", ".zst", ".bz2"}, "it is compressed: uncompress it, and open the result"},
       {{".txt"},
        "text is not supported: save it as token ids, such as numpy.array(ids, "
        "\"uint16\").tofile(\"tokens.bin\"), "

@@ -59,7 +59,8 @@ Status UnknownFile(const DatasetContents& contents, const ParameterMap& options)
       "a dataset is a .npy file, a .bin file of tokens, a manifest (.jsonl, .csv, .tsv), a .tar shard, a "
       "directory of .npy files or of shards, or one of class folders with images; if the file holds "
       "uint16 or uint32 tokens without a header, set format to tokens" +
-      (options.contains("sequence_length") ? "" : " and a sequence_length"));
+      (options.contains("sequence_length") ? "" : " and a sequence_length") +
+      "; other data are read in a Dataset of yours with pinfeed.DataLoader");
 }
 
 // Detects the format. Formats that have all the given options are tried first.
@@ -96,6 +97,27 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
     return contents.is_directory ? UnknownDirectory(contents) : UnknownFile(contents, options);
   return InvalidArgument("detect the format of directory " + QuotePath(contents.path) + ": it holds " +
                          evidence + "; set format to " + names);
+}
+
+// A folder that wraps a dataset (DIR/dataset/cat, DIR/dataset/dog) would be its only class: all labels would
+// be 0. With format set, it is one.
+Status CheckNotWrapped(const Location& location, const DatasetContents& contents) {
+  if (contents.folders != 1) return OkStatus();
+  size_t folders = 0;
+  bool has_image = false;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory) ++folders;
+    has_image |= entry.kind != EntryKind::kDirectory && IsNamedAsImage(entry.name);
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, location.List(contents.folder, visit));
+  if (has_image || folders < 2) return OkStatus();
+  return InvalidArgument("detect the format of directory " + QuotePath(contents.path) +
+                         ": its only folder, " + QuotePath(contents.folder) + ", holds " +
+                         std::to_string(folders) +
+                         " folders and no images, so that all samples would have the label 0; open " +
+                         QuotePath(JoinPath(contents.path, contents.folder)) +
+                         " if its folders are the classes, or set format to image_folder if it is one class");
 }
 
 // Every session gets the names, and so does the answer that lists the datasets.
@@ -145,6 +167,7 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(std::shared_ptr<const Locatio
   const DatasetFormat* format = FindDatasetFormat(spec.format);
   if (format == nullptr) {
     ASSIGN_OR_RETURN(format, Detect(contents, spec.options));
+    if (format->name() == "image_folder") RETURN_IF_ERROR(CheckNotWrapped(*location, contents));
   }
   for (const auto& [name, value] : spec.options) {
     if (HasOption(*format, name)) continue;

@@ -15,6 +15,8 @@ namespace {
 constexpr std::string_view kJpegMagic("\xFF\xD8\xFF", 3);
 constexpr std::string_view kPngMagic("\x89PNG\r\n\x1A\n", 8);
 constexpr std::string_view kGifMagic("GIF8");
+constexpr std::string_view kAppleDoubleMagic("\x00\x05\x16\x07", 4);
+constexpr std::string_view kGitLfsStart("version https://git-lfs.github.com/");
 constexpr std::string_view kRiffMagic("RIFF");
 constexpr std::string_view kWebpMagic("WEBP");
 constexpr size_t kWebpMagicOffset = 8;  // behind the RIFF header's size
@@ -37,6 +39,11 @@ Status NotAnImage(std::span<const std::byte> file) {
     start += hex;
   }
   if (StartsWith(file, kGifMagic)) start += " (GIF)";
+  if (StartsWith(file, kAppleDoubleMagic))
+    return DataLoss(
+        "it is no image, but what macOS stores beside one; remove such files (find DIR -name '._*' -delete)");
+  if (StartsWith(file, kGitLfsStart))
+    return DataLoss("it is a pointer of Git LFS in place of an image; fetch the images (git lfs pull)");
   return DataLoss("neither JPEG, PNG nor WebP: the file starts with" + start +
                   "; convert it to one of these, or remove it");
 }

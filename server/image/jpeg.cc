@@ -181,7 +181,9 @@ struct JpegDecoder::State {
   Status Failure() const {
     if (message_code == JERR_INPUT_EOF) return DataLoss("JPEG file is truncated: it ends within the image");
     if (message_code == JERR_OUT_OF_MEMORY) return ResourceExhausted(std::string("JPEG: ") + message);
-    return DataLoss(std::string("JPEG: ") + message);
+    const bool kind = message_code == JERR_BAD_PRECISION || message_code == JERR_SOF_UNSUPPORTED;
+    return DataLoss(std::string("JPEG: ") + message +
+                    (kind ? "; convert it to PNG, or to JPEG of 8 bits that is not lossless" : ""));
   }
 };
 

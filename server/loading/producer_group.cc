@@ -363,13 +363,16 @@ void ProducerGroup::DealLocked() {
       ++next;
       continue;
     }
-    Task task = std::move(*next);
+    next->id = next_task_++;
+    next->dealt_ns = TraceClockNs();
+    next->asked_memory = false;
+    if (!producer->link->Send(
+            {next->id, plan.epoch, plan.batch_index, next->request->slot(), plan.samples})) {
+      producer->hung_up = true;
+      continue;
+    }
+    producer->tasks.push_back(std::move(*next));
     next = waiting_.erase(next);
-    task.id = next_task_++;
-    task.dealt_ns = TraceClockNs();
-    task.asked_memory = false;
-    producer->link->Send({task.id, plan.epoch, plan.batch_index, task.request->slot(), plan.samples});
-    producer->tasks.push_back(std::move(task));
   }
 }
 

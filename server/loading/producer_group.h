@@ -44,12 +44,13 @@ class ProducerGroup {
   static constexpr size_t kMaxProducers = 256;
   using ProducerId = uint64_t;
 
-  // The way to one process. Called with the group's lock held: must neither block nor call the group. What
-  // cannot be sent shows as a hang-up.
+  // The way to one process. Called with the group's lock held: must neither block nor call the group.
   class Link {
    public:
     virtual ~Link() = default;
-    virtual void Send(const ProducerTask& task) = 0;
+    // Returns whether the process gets the task. Otherwise the link has hung up, and nobody writes for the
+    // task.
+    virtual bool Send(const ProducerTask& task) = 0;
     virtual void HangUp() = 0;
     // The producer gets no more tasks, and may finish those that it has.
     virtual void EndTasks() = 0;

@@ -215,7 +215,9 @@ bool HttpServer::AwaitClose(const Connection& connection) {
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
   Result<UniqueFd> listener = ListenTcp(options.listen, kBacklog);
   if (!listener.ok()) {
-    return Unavailable("listen for HTTP on " + options.listen + ": " + listener.status().message() +
+    const Status error = listener.status().WithContext("listen for HTTP on " + options.listen);
+    if (error.code() == Code::kResourceExhausted) return error;
+    return Unavailable(error.message() +
                        "; is the port in use, and the address one of this host's? change http_listen");
   }
   ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));

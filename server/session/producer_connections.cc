@@ -35,10 +35,12 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
  public:
   explicit Socket(UniqueConnection fd) : fd_(std::move(fd)) {}
 
-  void Send(const ProducerTask& task) override {
+  bool Send(const ProducerTask& task) override {
     // A producer that does not read has a few tasks in its socket, no more: it is treated like one that hung
     // up.
-    if (!SendTask(fd_.get(), task).ok()) HangUp();
+    const bool sent = SendTask(fd_.get(), task).ok();
+    if (!sent) HangUp();
+    return sent;
   }
   void HangUp() override { ::shutdown(fd_.get(), SHUT_RDWR); }
   void EndTasks() override { ::shutdown(fd_.get(), SHUT_WR); }

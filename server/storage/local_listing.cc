@@ -88,7 +88,10 @@ void MixTarget(const LocalPath& base, std::string_view link, Stamp& stamp) {
 Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& visit,
                                           const Recall& recall) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
-  ASSIGN_OR_RETURN(const NodeVersion before, VersionOf(fd.get()));
+  const auto version_of = [&](int directory) {
+    return VersionOf(directory).WithContext("list " + QuotePath(FullPath(below)));
+  };
+  ASSIGN_OR_RETURN(const NodeVersion before, version_of(fd.get()));
   if (recall && recall(before)) return Listing{.id = before.id, .recalled = true, .version = before};
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
@@ -106,7 +109,7 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
     RETURN_IF_ERROR(visit({name, kind}));
   }
-  ASSIGN_OR_RETURN(const NodeVersion after, VersionOf(::dirfd(dir.get())));
+  ASSIGN_OR_RETURN(const NodeVersion after, version_of(::dirfd(dir.get())));
   listing.changed = after != before;
   listing.version = before;
   return listing;

@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "server/loading/encoded_images.h"
+#include "tests/support/transform_specs.h"
 
 namespace pinfeed {
 namespace {

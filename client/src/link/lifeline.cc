@@ -78,10 +78,9 @@ LifelineFrame FirstFrame(LifelineKind kind, const std::array<uint8_t, kTokenByte
 Result<Lifeline> Lifeline::Attach(const std::string& path, const LifelineFrame& first, size_t fd_count,
                                   SteadyTime deadline, std::vector<UniqueFd>* fds, bool and_link) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
-  // The first frame always fits a new socket's buffer, so the non-blocking send needs no retry.
-  if (::send(socket.get(), &first, sizeof(first), MSG_NOSIGNAL) != sizeof(first)) {
-    return ErrnoStatus("send the token on the lifeline " + path, errno);
-  }
+  // The first frame always fits a new socket's buffer.
+  const int error = SendSocketMessage(socket.get(), std::as_bytes(std::span(&first, 1)), {});
+  if (error != 0) return ErrnoStatus("send the token on the lifeline " + path, error);
   Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline, and_link);
   Lifeline lifeline(std::move(socket));
   if (!welcome.ok()) {

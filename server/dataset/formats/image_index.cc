@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/ascii_case.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
 #include "common/os/freed_memory.h"
@@ -53,16 +54,24 @@ Status CheckNotSplits(const Location& base, const std::vector<std::string>& clas
                          QuotePath(base.FullPath(example)));
 }
 
-// images/ next to masks/ would be read as a dataset of two classes.
+// What to do with data that class folders cannot tell.
+constexpr std::string_view kOtherData =
+    "if the dataset has boxes, texts or several labels for an image, list the images in a table (a .jsonl "
+    "with the path as file_name, and boxes as [[x, y, w, h], ...]) and open that; other data are read in a "
+    "Dataset of yours with pinfeed.DataLoader";
+
+// images/ next to masks/ would be read as a dataset of two classes, and JPEGImages/, of Pascal VOC, next to
+// others as one of several.
 Status CheckNotMasks(const Location& base, const std::vector<std::string>& classes) {
-  if (classes.size() != 2) return OkStatus();
+  const auto images = std::ranges::find_if(classes, IsImagesName);
   const auto masks = std::ranges::find_if(classes, IsMasksName);
-  if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
-    return OkStatus();
+  if (images == classes.end() || masks == classes.end()) return OkStatus();
+  if (classes.size() != 2 && !EqualsIgnoringCase(*images, "JPEGImages")) return OkStatus();
   return InvalidArgument("image folder " + QuotePath(base.path()) + " holds images and their masks (" +
-                         QuotePath(classes[0]) + ", " + QuotePath(classes[1]) +
+                         QuotePath(*images) + ", " + QuotePath(*masks) +
                          ") instead of class folders; write both as arrays, image.npy and mask.npy, into a "
-                         "directory of their own, and open that with masks naming 'mask'");
+                         "directory of their own, and open that with masks naming 'mask'; " +
+                         std::string(kOtherData));
 }
 
 std::string UnseenText(const Location& base) {
@@ -142,7 +151,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
     if (found[label].empty()) {
       return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
                              QuotePath(index.classes_[label]) +
-                             " holds no image (.jpg, .jpeg, .png, .webp); add images or remove the folder");
+                             " holds no image (.jpg, .jpeg, .png, .webp); add images or remove the folder; " +
+                             std::string(kOtherData));
     }
     folders += found[label].size();
     for (const FolderScan::Folder& folder : found[label]) {

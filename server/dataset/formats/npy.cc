@@ -207,7 +207,8 @@ std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<Arr
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (!entry.name.ends_with(kExtension)) return OkStatus();
+    const bool of_macos = entry.name.starts_with("._");
+    if (of_macos || !HasExtension(entry.name, std::span(&kExtension, 1))) return OkStatus();
     if (names.size() == kMaxNpyFields) {
       return InvalidArgument(
           "npy dataset " + QuotePath(base.path()) + " holds more than " + std::to_string(kMaxNpyFields) +

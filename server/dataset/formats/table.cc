@@ -212,23 +212,25 @@ class SeparatedValues final : public TableReader {
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
     if (!found)
       return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
+    const auto refuse = [this](const std::string& why) { return RowError(source_.file(), line_, why); };
     const std::string& first = names.front().text;
     if (const size_t other = first.find_first_of(kSeparators);
         names.size() == 1 && !names.front().quoted && other != std::string::npos) {
       const std::string what = first[other] == ';'   ? "a semicolon"
                                : first[other] == ',' ? "a comma"
                                                      : "a tab";
-      return RowError(
-          source_.file(), line_,
+      return refuse(
           "the first row names one column with " + what + ", " + QuotePath(first) +
-              "; separate values by commas in a .csv, and by tabs in a .tsv. If it is one name, quote it");
+          "; separate values by commas in a .csv, and by tabs in a .tsv. If it is one name, quote it");
     }
     for (RawCell& name : names) {
+      const std::string quoted = QuotePath(name.text);
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
-        return RowError(source_.file(), line_,
-                        "the column " + QuotePath(name.text) + " has spaces around its name");
+        return refuse("the column " + quoted + " has spaces around its name");
+      if (IsNamedAsImage(name.text))
+        return refuse("the first row must name the columns; write names above the image " + quoted);
       if (std::ranges::find(columns_, name.text) != columns_.end())
-        return RowError(source_.file(), line_, "the column " + QuotePath(name.text) + " appears twice");
+        return refuse("the column " + quoted + " appears twice; the first row must name the columns");
       columns_.push_back(std::move(name.text));
     }
     return OkStatus();

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
@@ -140,6 +142,14 @@ class Tokens final : public Dataset {
   const DatasetInfo info_;
 };
 
+// `written`: what the file's header says.
+Status CheckRequested(const RandomAccessFile& file, std::optional<DType> requested, DType written) {
+  if (!requested || *requested == written) return OkStatus();
+  return InvalidArgument("open " + QuotePath(file.path()) + ": token_dtype says " +
+                         std::string(DTypeName(*requested)) + ", but its header says " +
+                         std::string(DTypeName(written)) + "; leave token_dtype out");
+}
+
 Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> requested) {
   ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
   const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
@@ -149,12 +159,29 @@ Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> requ
                            (header.big_endian ? "big-endian " : "") + std::string(DTypeName(header.dtype)) +
                            "; tokens need a 1-D array of little-endian uint16 or uint32");
   }
-  if (requested && *requested != header.dtype) {
-    return InvalidArgument("open " + QuotePath(file.path()) + ": token_dtype says " +
-                           std::string(DTypeName(*requested)) + ", but its header says " +
-                           std::string(DTypeName(header.dtype)) + "; leave token_dtype out");
-  }
+  RETURN_IF_ERROR(CheckRequested(file, requested, header.dtype));
   return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
+}
+
+// Files of llm.c and modded-nanogpt begin with 256 numbers of 4 bytes: what they are, a version, how many
+// tokens follow, and zeros. Nothing if the file begins otherwise.
+Result<std::optional<Stream>> LlmcStream(const RandomAccessFile& file, std::optional<DType> requested) {
+  std::array<uint32_t, 256> header;
+  if (file.size() < sizeof header) return std::nullopt;
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(header))));
+  const auto [kind, version, tokens] = std::tuple(header[0], header[1], header[2]);
+  const bool is_gpt2 = kind == 20240520 && version == 1;
+  const bool is_llama3 = kind == 20240801 && version == 7;
+  if ((!is_gpt2 && !is_llama3) || std::ranges::any_of(std::span(header).subspan(3), std::identity()))
+    return std::nullopt;
+  const DType dtype = is_gpt2 ? DType::kUint16 : DType::kUint32;
+  RETURN_IF_ERROR(CheckRequested(file, requested, dtype));
+  if (file.size() - sizeof header != uint64_t{tokens} * DTypeSize(dtype)) {
+    return DataLoss("open " + QuotePath(file.path()) + ": by its header of llm.c, " + std::to_string(tokens) +
+                    " tokens of " + std::string(DTypeName(dtype)) + " follow, but " +
+                    std::to_string(file.size() - sizeof header) + " bytes do; was the file truncated?");
+  }
+  return Stream{dtype, sizeof header, tokens};
 }
 
 Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
@@ -166,28 +193,45 @@ Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
   return Stream{dtype, 0, file.size() / DTypeSize(dtype)};
 }
 
-// A headerless file does not state the width of its tokens. If wider tokens are read as uint16, every second
-// number is the high half of an id and therefore small.
-Status CheckIsUint16(const RandomAccessFile& file) {
-  constexpr uint16_t kMaxHighHalf = 15;  // for ids up to a million
-  constexpr size_t kMinNumbers = 64;     // fewer numbers may be small by chance
-  std::array<uint16_t, 4096> numbers;
-  const size_t count = std::min<uint64_t>(file.size() / sizeof(uint16_t), numbers.size());
-  if (count < kMinNumbers) return OkStatus();
-  const std::span<uint16_t> read(numbers.data(), count);
+// Whether numbers look like halves of integers twice as wide, whose high halves are every second number:
+// those of ids up to a million are at most 15. If no id exceeds a low half, they are 0.
+template <typename Number>
+Result<bool> LooksWider(const RandomAccessFile& file) {
+  constexpr Number kMaxHighHalf = sizeof(Number) == 2 ? 15 : 0;
+  constexpr size_t kMinNumbers = 64;  // fewer numbers may be small by chance
+  std::array<Number, 4096> numbers;
+  const size_t count = std::min<uint64_t>(file.size() / sizeof(Number), numbers.size());
+  if (count < kMinNumbers) return false;
+  const std::span<Number> read(numbers.data(), count);
   RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(read)));
-  bool low_is_large = false;
+  Number low = 0;  // the largest
+  Number high = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (read[i] <= kMaxHighHalf) continue;
-    if (i % 2 == 1) return OkStatus();
-    low_is_large = true;
+    Number& largest = i % 2 == 0 ? low : high;
+    largest = std::max(largest, read[i]);
   }
-  if (!low_is_large) return OkStatus();
+  return high <= kMaxHighHalf && (low > kMaxHighHalf || (low > 0 && high == 0));
+}
+
+// A headerless file does not state the width of its tokens. `requested`: what the user says.
+Status CheckWidth(const RandomAccessFile& file, std::optional<DType> requested) {
+  const std::string object = "open " + QuotePath(file.path());
+  if (!requested) {
+    ASSIGN_OR_RETURN(const bool wider, LooksWider<uint16_t>(file));
+    if (!wider) return OkStatus();
+    return InvalidArgument(
+        object +
+        ": read as uint16, every second number at its beginning is close to 0, which suggests "
+        "wider integers; set token_dtype to uint32, or to uint16 if that is correct; convert a "
+        "file of 64-bit integers to one of these");
+  }
+  if (*requested != DType::kUint32) return OkStatus();
+  ASSIGN_OR_RETURN(const bool wider, LooksWider<uint32_t>(file));
+  if (!wider) return OkStatus();
   return InvalidArgument(
-      "open " + QuotePath(file.path()) +
-      ": read as uint16, every second number at its beginning is close to 0, which suggests "
-      "wider integers; set token_dtype to uint32, or to uint16 if that is correct; convert a "
-      "file of 64-bit integers to one of these");
+      object +
+      ": read as uint32, every second number at its beginning is 0, which suggests 64-bit "
+      "integers; save them with numpy.save as an array of uint32, also if these are uint32");
 }
 
 constexpr std::string_view kNpyExtension = ".npy";
@@ -216,8 +260,9 @@ struct TokenOptions {
 };
 
 // Sample i starts at token i * stride and spans sequence_length + 1 tokens, so the number of samples is
-// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type. A
-// file that starts as one is one, whatever its name: its header would be read as tokens.
+// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type, as
+// that of llm.c does. A file that starts as one is one, whatever its name: its header would be read as
+// tokens.
 Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
                                                   const TokenOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
@@ -225,10 +270,17 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
   if (!is_npy) {
     ASSIGN_OR_RETURN(is_npy, StartsAsNpy(*file));
   }
-  ASSIGN_OR_RETURN(const Stream stream,
-                   is_npy ? NpyStream(*file, options.dtype)
-                          : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
-  if (!options.dtype && !is_npy) RETURN_IF_ERROR(CheckIsUint16(*file));
+  std::optional<Stream> found;
+  if (is_npy) {
+    ASSIGN_OR_RETURN(found, NpyStream(*file, options.dtype));
+  } else {
+    ASSIGN_OR_RETURN(found, LlmcStream(*file, options.dtype));
+  }
+  if (!found) {
+    ASSIGN_OR_RETURN(found, HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
+    RETURN_IF_ERROR(CheckWidth(*file, options.dtype));
+  }
+  const Stream stream = *found;
   const uint64_t length = options.sequence_length;
   const uint64_t stride = options.stride == 0 ? length : options.stride;
   if (stream.tokens < length + 1) {

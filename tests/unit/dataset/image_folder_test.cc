@@ -147,10 +147,16 @@ TEST_F(ImageFolderTest, RefusesTheRootOfTheParts) {
 TEST_F(ImageFolderTest, RefusesImagesBesideTheirMasks) {
   for (const char* name : {"images/1.jpg", "Masks/1.png"}) Add(name);
   EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
-                               AllOf(HasSubstr("'Masks', 'images'"), HasSubstr("image.npy and mask.npy"))));
+                               AllOf(HasSubstr("'images', 'Masks'"), HasSubstr("image.npy and mask.npy"))));
   Add("cat/1.jpg");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
   EXPECT_THAT(dataset->info().classes, ElementsAre("Masks", "cat", "images"));
+}
+
+TEST_F(ImageFolderTest, RefusesPascalVoc) {
+  for (const char* name : {"Annotations/1.xml", "JPEGImages/1.jpg", "SegmentationClass/1.png"}) Add(name);
+  EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'JPEGImages', 'Annotations'"),
+                                                             HasSubstr("list the images in a table"))));
 }
 
 TEST_F(ImageFolderTest, TakesClassesThatAreOnlyNamedAsParts) {

@@ -138,8 +138,9 @@ TEST_F(NpyTest, FortranOrderOfOneDimensionIsCOrder) {
 
 TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
   dir_.Write("set/label.npy", NpyHeaderBytes("<i8", "(2,)", false) + RawBytes<int64_t>({5, 6}));
-  dir_.Write("set/image.npy", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
+  dir_.Write("set/image.NPY", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
   dir_.Write("set/README", "not an array");
+  dir_.Write("set/._label.npy", "what macOS stores beside it");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("set"));
   const DatasetInfo& info = dataset->info();
   EXPECT_EQ(info.format, "npy");

@@ -100,6 +100,9 @@ TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
       {"a.h5", "save each of their arrays"},
       {"a.lmdb", "save each of their arrays"},
       {"a.txt", "token ids"},
+      {"a.mds", "pinfeed.DataLoader"},
+      {"a.csv.gz", "uncompress it"},
+      {"a.tar.xz", "DIR/<class>/<image>"},
       {"a.jpg", "it is one image; name the directory"},
       {"a.dat", "set format to tokens and a sequence_length"},
   };
@@ -109,6 +112,19 @@ TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
                                                                    Not(HasSubstr("rename")))));
   }
   EXPECT_THAT(Open("stream.bin"), StatusIs(Code::kInvalidArgument, HasSubstr("need a sequence_length")));
+}
+
+TEST_F(OpenDatasetTest, AFolderThatWrapsADatasetIsNotItsOnlyClass) {
+  dir_.Write("root/dataset/cat/1.jpg", "x");
+  EXPECT_EQ(Format("root"), "image_folder");  // of one class, whose images are in a folder
+  dir_.Write("root/dataset/dog/1.jpg", "x");
+  EXPECT_THAT(Open("root"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'dataset', holds 2 folders and no images"),
+                                                     HasSubstr("open '" + Path("root/dataset") + "'"))));
+  EXPECT_EQ(Format("root", "image_folder"), "image_folder");
+  EXPECT_EQ(Format("root/dataset"), "image_folder");
+  dir_.Write("root/dataset/1.jpg", "x");
+  EXPECT_EQ(Format("root"), "image_folder");
 }
 
 TEST_F(OpenDatasetTest, SeveralTokenFilesAreNotTakenForOne) {

@@ -118,6 +118,46 @@ TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
   ExpectSamples(*dataset, ids, 8, 8);
 }
 
+TEST_F(TokensTest, SmallIdsOf64BitsAreNotTakenForNarrowerOnes) {
+  std::vector<uint64_t> ids(300);
+  for (uint64_t i = 0; i < ids.size(); ++i) ids[i] = i % 5;  // as of DNA
+  dir_.Write("int32.bin", RawBytes(std::vector<uint32_t>(ids.begin(), ids.end())));
+  dir_.Write("int64.bin", RawBytes(ids));
+  for (const char* name : {"int32.bin", "int64.bin"})
+    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("set token_dtype to uint32")));
+  EXPECT_OK(Open("int32.bin", 8, 0, DType::kUint32));
+  EXPECT_THAT(Open("int64.bin", 8, 0, DType::kUint32),
+              StatusIs(Code::kInvalidArgument, HasSubstr("suggests 64-bit integers")));
+  dir_.Write("zeros.bin", RawBytes(std::vector<uint16_t>(300)));
+  EXPECT_OK(Open("zeros.bin", 8));
+}
+
+TEST_F(TokensTest, TheHeaderOfLlmcIsNoTokens) {
+  std::vector<uint32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 100;
+  const std::vector<uint16_t> tokens = Stream<uint16_t>(100);
+  dir_.Write("gpt2.bin", RawBytes(header) + RawBytes(tokens));
+  ASSERT_OK_AND_ASSIGN(const auto gpt2, Open("gpt2.bin", 8));
+  ExpectSamples(*gpt2, tokens, 8, 8);
+  EXPECT_THAT(Open("gpt2.bin", 8, 0, DType::kUint32),
+              StatusIs(Code::kInvalidArgument, HasSubstr("but its header says uint16")));
+  dir_.Write("cut.bin", RawBytes(header) + RawBytes(Stream<uint16_t>(99)));
+  EXPECT_THAT(Open("cut.bin", 8),
+              StatusIs(Code::kDataLoss, HasSubstr("100 tokens of uint16 follow, but 198 bytes do")));
+  header[0] = 20240801;
+  header[1] = 7;
+  const std::vector<uint32_t> wide = Stream<uint32_t>(100);
+  dir_.Write("llama3.bin", RawBytes(header) + RawBytes(wide));
+  ASSERT_OK_AND_ASSIGN(const auto llama3, Open("llama3.bin", 8));
+  ExpectSamples(*llama3, wide, 8, 8);
+  header[200] = 1;  // no header
+  dir_.Write("other.bin", RawBytes(header) + RawBytes(wide));
+  ASSERT_OK_AND_ASSIGN(const auto other, Open("other.bin", 8, 0, DType::kUint32));
+  EXPECT_EQ(Sample(*other, 0, 0)[0], 20240801);
+}
+
 TEST_F(TokensTest, ANpyFileTellsItsOwnType) {
   dir_.Write("t.npy", NpyHeaderBytes("<u4", "(5,)", false) + RawBytes<uint32_t>({1, 2, 70000, 4, 5}));
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2));

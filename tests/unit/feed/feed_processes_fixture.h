@@ -23,9 +23,10 @@ inline constexpr uint32_t kBatchSize = 4;
 // The far end of a producer, which a test plays.
 class PlayedProcess final : public ProducerGroup::Link {
  public:
-  void Send(const ProducerTask& task) override {
+  bool Send(const ProducerTask& task) override {
     const MutexLock lock(mutex_);
-    tasks_.push_back(task);
+    if (!unreachable) tasks_.push_back(task);
+    return !unreachable;
   }
   void HangUp() override { hung_up = true; }
   void EndTasks() override { tasks_ended = true; }
@@ -43,6 +44,7 @@ class PlayedProcess final : public ProducerGroup::Link {
   }
 
   std::atomic<bool> hung_up{false};
+  std::atomic<bool> unreachable{false};  // no task can be sent
   std::atomic<bool> tasks_ended{false};
 
  private:

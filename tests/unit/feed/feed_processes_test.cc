@@ -104,6 +104,27 @@ TEST_F(FeedProcessesTest, BatchOfAnEndedProcessIsDealtAgain) {
   EXPECT_EQ(group_->counts().dealt_again, 1U);
 }
 
+TEST_F(FeedProcessesTest, TaskThatCannotBeSentIsOfAnotherProcess) {
+  Open(100, 3);
+  const Attached first = Start(7);
+  FillAndReport(first, Await(*first.link));  // has the next one
+  ExpectBatch(0, 0);
+  const ProducerTask held = Await(*first.link);
+  EXPECT_EQ(held.batch_index, 1U);
+  first.link->unreachable = true;
+  FillAndReport(first, held);  // the third batch cannot be sent
+  ExpectBatch(0, 1);
+  const Attached other = Start(8);  // the first one lives
+  for (uint64_t batch = 2; batch < 5; ++batch) {
+    const ProducerTask task = Await(*other.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(other, task);
+    ExpectBatch(0, batch);
+  }
+  EXPECT_FALSE(first.link->Take().has_value());
+  EXPECT_EQ(group_->counts().dealt_again, 0U);
+}
+
 TEST_F(FeedProcessesTest, BatchWaitsWhileAProcessThatHungUpMayStillWrite) {
   Open(100, 3);
   const Attached gone = Start(7);

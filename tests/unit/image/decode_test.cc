@@ -202,6 +202,10 @@ std::vector<std::byte> BytesOf(std::string_view text) {
 // Some collections of photographs name them .jpg.
 TEST(DecodeTest, GifIsNamed) {
   ImageDecoder decoder;
+  EXPECT_THAT(decoder.Open(BytesOf(std::string("\0\5\x16\7\0\2\0\0", 8))),
+              StatusIs(Code::kDataLoss, HasSubstr("what macOS stores beside one")));
+  EXPECT_THAT(decoder.Open(BytesOf("version https://git-lfs.github.com/spec/v1\n")),
+              StatusIs(Code::kDataLoss, HasSubstr("git lfs pull")));
   EXPECT_THAT(decoder.Open(BytesOf("GIF89a...")),
               StatusIs(Code::kDataLoss, HasSubstr("starts with 47 49 46 38 39 61 2e 2e (GIF); convert it")));
 }

@@ -202,7 +202,7 @@ def _limits_told() -> Iterator[None]:
         if error.errno not in _LIMITS:
             raise
         what = f"keep the indices of a DataLoader's batches in shared memory: {error.strerror}"
-        raise ResourceExhaustedError(Code.RESOURCE_EXHAUSTED, f"{what}; raise the limit of {_LIMITS[error.errno]} of this process") from error
+        raise ResourceExhaustedError(f"{what}; raise the limit of {_LIMITS[error.errno]} of this process") from error
 
 
 @functools.lru_cache(maxsize=None)

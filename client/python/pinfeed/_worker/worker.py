@@ -156,7 +156,6 @@ class Worker:
             if _has_no_descriptor(self._pipe.fileno()):
                 most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 raise ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED,
                     f"DataLoader worker {self._number} cannot begin an epoch: it has opened as many files as it may ({most}, ulimit -n). Raise that, or "
                     "have the dataset or worker_init_fn open fewer",
                 ) from error
