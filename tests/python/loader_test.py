@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import types
+import warnings
 
 import numpy
 import pytest
@@ -24,7 +25,7 @@ from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, plac
 import pinfeed  # noqa: E402
 from pinfeed._worker import index_log, producer, seeding  # noqa: E402
 from pinfeed._base import abi, daemon  # noqa: E402
-from pinfeed._loader import pinning, samplers, worker_pool  # noqa: E402
+from pinfeed._loader import arguments, pinning, samplers, worker_pool  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 
@@ -256,6 +257,25 @@ def test_the_attributes_are_torchs():
             setattr(ours, name, 1)
     ours.collate_fn = list
     assert pinfeed.DataLoader[int] is not None
+
+
+def test_ranks_that_a_framework_would_split_torchs_loader_over_are_told_of_equal_samples(monkeypatch):
+    monkeypatch.setattr(arguments, "_told_of_ranks", False)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    data = torch.utils.data.TensorDataset(torch.arange(8))
+    split = torch.utils.data.DistributedSampler(data, 2, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(pinfeed.DataLoader(data, 2, shuffle=True))  # nothing splits torch's either
+        monkeypatch.setitem(sys.modules, "lightning.pytorch", types.ModuleType("lightning.pytorch"))
+        list(pinfeed.DataLoader(data, 2, sampler=split))
+        list(pinfeed.DataLoader(data, batch_sampler=[[0, 1]]))
+    with pytest.warns(UserWarning, match="each of the 2 ranks gets all samples of this DataLoader: lightning.pytorch splits.*sampler=torch.utils.data.DistributedSampler"):
+        list(pinfeed.DataLoader(data, 2, shuffle=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(pinfeed.DataLoader(data, 2))  # once
 
 
 def test_too_many_workers_are_told():

@@ -179,7 +179,9 @@ Result<std::optional<Stream>> LlmcStream(const RandomAccessFile& file, std::opti
   if (file.size() - sizeof header != uint64_t{tokens} * DTypeSize(dtype)) {
     return DataLoss("open " + QuotePath(file.path()) + ": by its header of llm.c, " + std::to_string(tokens) +
                     " tokens of " + std::string(DTypeName(dtype)) + " follow, but " +
-                    std::to_string(file.size() - sizeof header) + " bytes do; was the file truncated?");
+                    std::to_string(file.size() - sizeof header) +
+                    " bytes do; was it truncated, or several joined? If so, leave out their headers, of " +
+                    std::to_string(sizeof header) + " bytes each");
   }
   return Stream{dtype, sizeof header, tokens};
 }

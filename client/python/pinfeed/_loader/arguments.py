@@ -107,6 +107,30 @@ def refuse_greenlets(workers: int) -> None:
         )
 
 
+# What splits torch's loaders over ranks, and leaves other classes as they are.
+_SPLITTERS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "accelerate")
+_told_of_ranks = False
+
+
+def warn_of_equal_ranks(loader: Any, index_sampler: Any) -> None:
+    """Warns, once a process, if each of several ranks gets all samples of a loader, and a framework is there that splits torch's loaders over them."""
+    global _told_of_ranks
+    distributed: Any = sys.modules.get("torch.distributed")
+    framework = next((name for name in _SPLITTERS if name in sys.modules), None)
+    if _told_of_ranks or framework is None or type(loader).__module__.startswith("accelerate."):
+        return
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return
+    sampler = index_sampler.sampler if type(index_sampler).__name__ == "BatchSampler" else index_sampler
+    if type(sampler).__name__ in ("RandomSampler", "SequentialSampler"):
+        _told_of_ranks = True
+        warnings.warn(
+            f"each of the {distributed.get_world_size()} ranks gets all samples of this DataLoader: {framework} splits torch's loaders over the ranks, and leaves this one "
+            "as it is. To split it, give sampler=torch.utils.data.DistributedSampler(dataset)",
+            stacklevel=4,
+        )
+
+
 def warn_of_many_workers(workers: int) -> None:
     """Warns the caller of who calls this, if there are more workers than CPUs."""
     cpus = len(os.sched_getaffinity(0))

@@ -28,7 +28,7 @@ from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
-from .arguments import DEFAULT_PREFETCH, check_order, check_workers, context_of, number_of_workers, refuse_greenlets, warn_of_many_workers
+from .arguments import DEFAULT_PREFETCH, check_order, check_workers, context_of, number_of_workers, refuse_greenlets, warn_of_equal_ranks, warn_of_many_workers
 from .carried import Carried, batches_of_samples
 from .images import LoaderImages, images_of
 from .iterator import LoaderIterator, SingleIterator
@@ -335,6 +335,8 @@ class DataLoader(Generic[_Batch]):
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
         refuse_greenlets(self.num_workers)
+        if self._share is None and self._kind is not Kind.ITERABLE:
+            warn_of_equal_ranks(self, self._index_sampler)
         if not self.num_workers:
             if self._share is not None:
                 raise invalid('DataLoader: share: "broadcast" needs num_workers > 0, and it was set to 0: the other members would wait for this one')

@@ -98,6 +98,11 @@ class WorkerPool:
                 raise
             raise ResourceExhaustedError(f"{what}: {why}") from error
 
+    @property
+    def forks(self) -> bool:
+        """Whether workers begin as copies of the trainer."""
+        return bool(self._context.get_start_method() == "fork")
+
     def _start_process(self, number: int) -> None:
         ours, theirs = self._context.Pipe()
         self.pipes[number] = ours  # from here on, a forked child closes it
