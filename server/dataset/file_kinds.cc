@@ -35,8 +35,8 @@ const std::vector<Kind>& Kinds() {
       {{".npz"},
        "unpack it into a directory of its own (unzip FILE -d DIR), where each array becomes a .npy file, and "
        "open DIR"},
-      {{".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.lz4", ".zip", ".7z",
-        ".rar"},
+      {{".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.lz4",
+        ".zip", ".7z", ".rar"},
        "compressed archives are not supported: uncompress shards (gunzip FILE) and open the .tar files; or "
        "unpack them into one directory (tar -xf FILE -C DIR, unzip FILE -d DIR), arrange the images as "
        "DIR/<class>/<image>, and open DIR"},
@@ -47,7 +47,7 @@ const std::vector<Kind>& Kinds() {
        "DIR/image.npy and "
        "DIR/label.npy, all with one row per sample, and open DIR; or read them in a Dataset of yours with "
        "pinfeed.DataLoader"},
-      {{".gz", ".xz", ".zst", ".bz2"}, "it is compressed: uncompress it, and open the result"},
+      {{".gz", ".xz", ".zst", ".zstd", ".bz2"}, "it is compressed: uncompress it, and open the result"},
       {{".txt"},
        "text is not supported: save it as token ids, such as numpy.array(ids, "
        "\"uint16\").tofile(\"tokens.bin\"), "
@@ -71,6 +71,10 @@ bool HasExtension(std::string_view name, std::span<const std::string_view> exten
 
 bool IsNamedAsImage(std::string_view name) {
   return HasExtension(name, kImageExtensions) || HasExtension(name, kUnsupportedImageExtensions);
+}
+
+bool IsOfMacos(std::string_view name) {
+  return name.starts_with("._");
 }
 
 bool IsNamedAsTable(std::string_view name) {
@@ -104,8 +108,9 @@ bool IsImagesName(std::string_view name) {
 }
 
 bool IsMasksName(std::string_view name) {
-  return IsOneOf(name, {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation",
-                        "segmentations", "segmentationclass", "target", "targets", "gt"});
+  return IsOneOf(
+      name, {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation", "segmentations",
+             "segmentationclass", "segmentationobject", "target", "targets", "gt"});
 }
 
 bool IsMetadataName(std::string_view name) {

@@ -23,6 +23,8 @@ inline constexpr std::array<std::string_view, 1> kShardExtensions = {".tar"};
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions);
 // Whether the name has an image's extension, supported or not.
 bool IsNamedAsImage(std::string_view name);
+// What macOS stores beside a file: ._NAME.
+bool IsOfMacos(std::string_view name);
 
 // Whether the name has the extension of a table that can be opened.
 bool IsNamedAsTable(std::string_view name);

@@ -19,6 +19,7 @@ Result<DatasetContents> ListContents(const Location& location) {
   contents.is_directory = kind == NodeKind::kDirectory;
   if (!contents.is_directory) return contents;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind != EntryKind::kDirectory && IsOfMacos(entry.name)) return OkStatus();
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
       contents.folder = entry.name;
       ++contents.folders;

@@ -22,7 +22,7 @@ struct DatasetContents {
   std::string path;
   bool is_directory = false;
   std::string npy_file;  // .npy
-  std::string bin_file;  // .bin: tokens without a header
+  std::string bin_file;  // .bin: tokens
   std::string tar_file;  // .tar
   std::string folder;    // a directory
   size_t folders = 0;

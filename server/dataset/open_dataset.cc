@@ -99,25 +99,39 @@ Result<const DatasetFormat*> Detect(const DatasetContents& contents, const Param
                          evidence + "; set format to " + names);
 }
 
-// A folder that wraps a dataset (DIR/dataset/cat, DIR/dataset/dog) would be its only class: all labels would
-// be 0. With format set, it is one.
+// Folders that wrap a dataset (DIR/dataset/cat, DIR/dataset/dog) would be one class: all labels would be 0.
+// With format set, they are one.
 Status CheckNotWrapped(const Location& location, const DatasetContents& contents) {
-  if (contents.folders != 1) return OkStatus();
-  size_t folders = 0;
-  bool has_image = false;
-  const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (entry.kind == EntryKind::kDirectory) ++folders;
-    has_image |= entry.kind != EntryKind::kDirectory && IsNamedAsImage(entry.name);
-    return OkStatus();
-  };
-  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, location.List(contents.folder, visit));
-  if (has_image || folders < 2) return OkStatus();
-  return InvalidArgument("detect the format of directory " + QuotePath(contents.path) +
-                         ": its only folder, " + QuotePath(contents.folder) + ", holds " +
-                         std::to_string(folders) +
-                         " folders and no images, so that all samples would have the label 0; open " +
-                         QuotePath(JoinPath(contents.path, contents.folder)) +
-                         " if its folders are the classes, or set format to image_folder if it is one class");
+  constexpr int kMaxDepth = 16;  // links may lead round
+  std::string inner = contents.folders == 1 ? contents.folder : "";
+  for (int depth = 0; !inner.empty() && depth < kMaxDepth; ++depth) {
+    size_t folders = 0;
+    bool has_image = false;
+    std::string only;
+    const auto visit = [&](const DirectoryEntry& entry) -> Status {
+      if (entry.kind == EntryKind::kDirectory) {
+        ++folders;
+        only = entry.name;
+      } else if (IsNamedAsImage(entry.name)) {
+        has_image = true;
+        return Status(Code::kCancelled, "it has an image");  // a listing may be long
+      }
+      return OkStatus();
+    };
+    const Result<NodeId> listed = location.List(inner, visit);
+    if (has_image) return OkStatus();
+    RETURN_IF_ERROR(listed.status());
+    if (folders > 1) {
+      return InvalidArgument(
+          "detect the format of directory " + QuotePath(contents.path) + ": its only folder, " +
+          QuotePath(inner) + ", holds " + std::to_string(folders) +
+          " folders and no images, so that all samples would have the label 0; open " +
+          QuotePath(JoinPath(contents.path, inner)) +
+          " if its folders are the classes, or set format to image_folder if it is one class");
+    }
+    inner = only.empty() ? "" : JoinPath(inner, only);
+  }
+  return OkStatus();
 }
 
 // Every session gets the names, and so does the answer that lists the datasets.

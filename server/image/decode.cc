@@ -32,6 +32,11 @@ bool IsWebp(std::span<const std::byte> file) {
 
 Status NotAnImage(std::span<const std::byte> file) {
   if (file.empty()) return DataLoss("the file is empty");
+  if (StartsWith(file, kAppleDoubleMagic))
+    return DataLoss(
+        "it is no image, but what macOS stores beside one; remove such files (find DIR -name '._*' -delete)");
+  if (StartsWith(file, kGitLfsStart))
+    return DataLoss("it is a pointer of Git LFS in place of an image; fetch the images (git lfs pull)");
   std::string start;
   for (size_t i = 0; i < std::min<size_t>(file.size(), 8); ++i) {
     char hex[4];
@@ -39,11 +44,6 @@ Status NotAnImage(std::span<const std::byte> file) {
     start += hex;
   }
   if (StartsWith(file, kGifMagic)) start += " (GIF)";
-  if (StartsWith(file, kAppleDoubleMagic))
-    return DataLoss(
-        "it is no image, but what macOS stores beside one; remove such files (find DIR -name '._*' -delete)");
-  if (StartsWith(file, kGitLfsStart))
-    return DataLoss("it is a pointer of Git LFS in place of an image; fetch the images (git lfs pull)");
   return DataLoss("neither JPEG, PNG nor WebP: the file starts with" + start +
                   "; convert it to one of these, or remove it");
 }

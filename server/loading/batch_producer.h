@@ -31,7 +31,7 @@ class ProducerGroup;
 class ResidentData;
 struct ResidentPlan;
 
-// With what all batches of a feed are filled.
+// What the filling of all batches of a feed shares.
 struct FillContext {
   Arena& arena;
   const Sampler& sampler;

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "common/base/philox_blocks.h"
 #include "common/base/status.h"
+#include "server/order/philox_blocks.h"
 
 namespace pinfeed {
 namespace {

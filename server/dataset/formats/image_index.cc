@@ -108,6 +108,9 @@ Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   std::string stray_image;
   uint64_t bytes = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory && entry.name == "__MACOSX")
+      return InvalidArgument("image folder " + QuotePath(base.path()) + ": remove " + QuotePath(entry.name) +
+                             ", which macOS adds to archives");
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);

@@ -207,8 +207,11 @@ std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<Arr
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    const bool of_macos = entry.name.starts_with("._");
-    if (of_macos || !HasExtension(entry.name, std::span(&kExtension, 1))) return OkStatus();
+    if (IsOfMacos(entry.name) || !HasExtension(entry.name, std::span(&kExtension, 1))) return OkStatus();
+    if (!entry.name.ends_with(kExtension)) {
+      return InvalidArgument("npy dataset " + QuotePath(base.path()) + ": " + QuotePath(entry.name) +
+                             " is left out, since it does not end in .npy; rename it, or move it away");
+    }
     if (names.size() == kMaxNpyFields) {
       return InvalidArgument(
           "npy dataset " + QuotePath(base.path()) + " holds more than " + std::to_string(kMaxNpyFields) +

@@ -228,9 +228,9 @@ class SeparatedValues final : public TableReader {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return refuse("the column " + quoted + " has spaces around its name");
       if (IsNamedAsImage(name.text))
-        return refuse("the first row must name the columns; write names above the image " + quoted);
+        return refuse(quoted + " names an image: write names above the first row, or rename that column");
       if (std::ranges::find(columns_, name.text) != columns_.end())
-        return refuse("the column " + quoted + " appears twice; the first row must name the columns");
+        return refuse("the column " + quoted + " appears twice; the first row must name each once");
       columns_.push_back(std::move(name.text));
     }
     return OkStatus();

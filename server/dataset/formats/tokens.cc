@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format "tokens": a stream of token ids. In: a headerless little-endian file, or a 1-D .npy file of any
-// name, of uint16 or uint32. Out: the fields "x" and "y", int64 [sequence_length]; y is one token ahead of x.
+// The format "tokens": a stream of token ids. In: a little-endian file, without a header or with llm.c's, or
+// a 1-D .npy file of any name, of uint16 or uint32. Out: the fields "x" and "y", int64 [sequence_length]; y
+// is one token ahead of x.
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -13,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
@@ -169,19 +169,32 @@ Result<std::optional<Stream>> LlmcStream(const RandomAccessFile& file, std::opti
   std::array<uint32_t, 256> header;
   if (file.size() < sizeof header) return std::nullopt;
   RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(header))));
-  const auto [kind, version, tokens] = std::tuple(header[0], header[1], header[2]);
-  const bool is_gpt2 = kind == 20240520 && version == 1;
-  const bool is_llama3 = kind == 20240801 && version == 7;
-  if ((!is_gpt2 && !is_llama3) || std::ranges::any_of(std::span(header).subspan(3), std::identity()))
-    return std::nullopt;
+  const uint32_t kind = header[0];
+  const uint32_t version = header[1];
+  const uint32_t tokens = header[2];
+  constexpr uint32_t kGpt2 = 20240520;
+  constexpr uint32_t kLlama3 = 20240801;
+  constexpr uint32_t kEvaluation = 20240522;
+  if (kind != kGpt2 && kind != kLlama3 && kind != kEvaluation) return std::nullopt;
+  const bool is_gpt2 = kind == kGpt2 && version == 1;
+  const bool is_llama3 = kind == kLlama3 && version == 7;
+  if ((!is_gpt2 && !is_llama3) || std::ranges::any_of(std::span(header).subspan(3), std::identity())) {
+    return InvalidArgument(
+        "open " + QuotePath(file.path()) + ": it begins as a file of llm.c (" + std::to_string(kind) +
+        ", version " + std::to_string(version) +
+        "), but is no stream of tokens that is known here, such as an evaluation file; read "
+        "it in a Dataset of yours with pinfeed.DataLoader, or, if these are tokens, save them "
+        "with numpy.save");
+  }
   const DType dtype = is_gpt2 ? DType::kUint16 : DType::kUint32;
   RETURN_IF_ERROR(CheckRequested(file, requested, dtype));
   if (file.size() - sizeof header != uint64_t{tokens} * DTypeSize(dtype)) {
-    return DataLoss("open " + QuotePath(file.path()) + ": by its header of llm.c, " + std::to_string(tokens) +
-                    " tokens of " + std::string(DTypeName(dtype)) + " follow, but " +
-                    std::to_string(file.size() - sizeof header) +
-                    " bytes do; was it truncated, or several joined? If so, leave out their headers, of " +
-                    std::to_string(sizeof header) + " bytes each");
+    return DataLoss(
+        "open " + QuotePath(file.path()) + ": by its header of llm.c, " + std::to_string(tokens) +
+        " tokens of " + std::string(DTypeName(dtype)) + " follow, but " +
+        std::to_string(file.size() - sizeof header) +
+        " bytes do; was it truncated, or several joined? If joined, leave out their headers: tail -q -c +" +
+        std::to_string(sizeof header + 1) + " DIR/*.bin > FILE");
   }
   return Stream{dtype, sizeof header, tokens};
 }
@@ -196,7 +209,7 @@ Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
 }
 
 // Whether numbers look like halves of integers twice as wide, whose high halves are every second number:
-// those of ids up to a million are at most 15. If no id exceeds a low half, they are 0.
+// those of ids up to a million are at most 15. If all numbers are so small, they count only if they are 0.
 template <typename Number>
 Result<bool> LooksWider(const RandomAccessFile& file) {
   constexpr Number kMaxHighHalf = sizeof(Number) == 2 ? 15 : 0;
@@ -247,7 +260,8 @@ Status TokensInDirectory(const DatasetContents& contents) {
   const std::string how = arrays ? "numpy.save(" + joined +
                                        ", numpy.concatenate([numpy.load(f) for f in sorted(glob.glob(" +
                                        QuotePath(contents.path + "/*.npy") + "))])) in Python"
-                                 : "cat " + path + "/*.bin > " + joined;
+                                 : "cat " + path + "/*.bin > " + joined +
+                                       ", or tail -q -c +1025 in place of cat if they have llm.c's header";
   return InvalidArgument(
       "tokens dataset " + path +
       " is a directory, but a token stream is one file: name the file, or join several files in "
@@ -262,9 +276,8 @@ struct TokenOptions {
 };
 
 // Sample i starts at token i * stride and spans sequence_length + 1 tokens, so the number of samples is
-// floor((tokens - (sequence_length + 1)) / stride) + 1. The header of a .npy file states its element type, as
-// that of llm.c does. A file that starts as one is one, whatever its name: its header would be read as
-// tokens.
+// floor((tokens - (sequence_length + 1)) / stride) + 1. The headers of a .npy file
+// and of llm.c state the element type. A file that starts with one has it, whatever its name.
 Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
                                                   const TokenOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));

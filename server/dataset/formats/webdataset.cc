@@ -324,7 +324,7 @@ std::string FingerprintOf(const DatasetInfo& info, const std::vector<ShardIndex>
 Result<std::vector<std::string>> ShardNames(const Location& base) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (entry.kind == EntryKind::kDirectory) return OkStatus();
+    if (entry.kind == EntryKind::kDirectory || IsOfMacos(entry.name)) return OkStatus();
     const std::string path = QuotePath(base.FullPath(entry.name));
     if (HasExtension(entry.name, kCompressed))
       return InvalidArgument("shard " + path + " is compressed; uncompress it, or move it away");

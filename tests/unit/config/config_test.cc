@@ -385,7 +385,7 @@ TEST_F(HostLimitsTest, CachedFilesOfAGroupAreAvailable) {
 
 TEST_F(HostLimitsTest, SaysWhatCannotBeRead) {
   EXPECT_THAT(ReadHostMemory("/nonexistent"),
-              StatusIs(Code::kInternal, HasSubstr("/nonexistent/proc/meminfo")));
+              StatusIs(Code::kNotFound, HasSubstr("open /nonexistent/proc/meminfo")));
   EXPECT_GE(AffinityCpus(), 1U);
 }
 

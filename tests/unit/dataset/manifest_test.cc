@@ -465,9 +465,8 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "", "the file has no row");
   ExpectFault("t.csv", "a,b\n", "it has no rows");
   ExpectFault("t.csv", "a,b\n1,2\n1\n", "the row has 1 values, but there are 2 columns");
-  ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' appears twice; the first row must name the columns");
-  ExpectFault("t.csv", "0.png,0\n1.png,1\n",
-              "the first row must name the columns; write names above the image '0.png'");
+  ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' appears twice; the first row must name each once");
+  ExpectFault("t.csv", "0.png,0\n1.png,1\n", "'0.png' names an image: write names above the first row");
   ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
   ExpectFault("t.csv", "a\n1\"2\n", "a value contains a quote");
   ExpectFault("t.csv", "\xff\xfex\n1\n", "the file is UTF-16");

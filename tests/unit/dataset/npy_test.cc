@@ -138,7 +138,7 @@ TEST_F(NpyTest, FortranOrderOfOneDimensionIsCOrder) {
 
 TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
   dir_.Write("set/label.npy", NpyHeaderBytes("<i8", "(2,)", false) + RawBytes<int64_t>({5, 6}));
-  dir_.Write("set/image.NPY", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
+  dir_.Write("set/image.npy", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
   dir_.Write("set/README", "not an array");
   dir_.Write("set/._label.npy", "what macOS stores beside it");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("set"));
@@ -152,6 +152,8 @@ TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
   EXPECT_EQ(Sample(*dataset, 1, 0), "def");
   EXPECT_EQ(Sample(*dataset, 1, 1), RawBytes<int64_t>({6}));
   EXPECT_EQ(dataset->Describe(1), Path("set") + "[1]");
+  dir_.Write("set/mask.NPY", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
+  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument, HasSubstr("'mask.NPY' is left out")));
 }
 
 TEST_F(NpyTest, RefusesDirectoriesThatAreNoColumns) {

@@ -125,6 +125,11 @@ TEST_F(OpenDatasetTest, AFolderThatWrapsADatasetIsNotItsOnlyClass) {
   EXPECT_EQ(Format("root/dataset"), "image_folder");
   dir_.Write("root/dataset/1.jpg", "x");
   EXPECT_EQ(Format("root"), "image_folder");
+  dir_.Write("deep/a/dataset/cat/1.jpg", "x");
+  dir_.Write("deep/a/dataset/dog/1.jpg", "x");
+  EXPECT_THAT(Open("deep"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'a/dataset', holds 2 folders"),
+                                                     HasSubstr("open '" + Path("deep/a/dataset") + "'"))));
 }
 
 TEST_F(OpenDatasetTest, SeveralTokenFilesAreNotTakenForOne) {

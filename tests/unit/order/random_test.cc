@@ -4,8 +4,8 @@
 #include <set>
 #include <span>
 
-#include "common/base/philox_blocks.h"
 #include "common/base/sample_random.h"
+#include "server/order/philox_blocks.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/base/philox_blocks.h"
+#include "server/order/philox_blocks.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
