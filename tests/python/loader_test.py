@@ -177,7 +177,7 @@ def test_a_limit_of_processes_is_told_with_advice(monkeypatch):
     with pytest.raises(pinfeed.ResourceExhaustedError, match=r"start DataLoader worker 0: .*the system refuses another process.*ulimit -u.*fewer workers"):
         iter(pinfeed.DataLoader(Numbers(4), num_workers=1))
     monkeypatch.setattr(daemon.subprocess, "Popen", refused_by_the_system)
-    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"starting the private daemon .* failed: .*ulimit -u"):
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"starting the daemon .* failed: .*ulimit -u"):
         daemon._PrivateDaemon("no daemon", logging.INFO)
 
 
