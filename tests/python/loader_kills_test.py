@@ -38,7 +38,7 @@ from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
-from pinfeed._worker import worker as worker_process  # noqa: E402
+from pinfeed._worker import worker  # noqa: E402
 
 HOST_FLAGS = ("--pool-bytes", "128MiB")
 KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
@@ -683,7 +683,7 @@ def test_a_worker_that_starts_after_its_trainer_has_ended_ends_without_a_word():
 
 
 def test_a_worker_serves_a_trainer_that_proc_hides_from_it(host, monkeypatch):
-    monkeypatch.setattr(worker_process, "process_start_time", lambda pid: 0)  # as with hidepid=2, and a trainer that is not dumpable
+    monkeypatch.setattr(worker, "process_start_time", lambda pid: 0)  # as with hidepid=2, and a trainer that is not dumpable
     loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=1, multiprocessing_context="fork", address=host.address)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
