@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import IO, List, NamedTuple, Optional, Tuple
+from typing import IO, Dict, List, NamedTuple, Optional, Tuple
 
 from . import places
 from .errors import Code, Error, NotFoundError, ResourceExhaustedError, UnavailableError
@@ -88,17 +88,16 @@ def private_address(reason: str, common: Optional[Common] = None) -> str:
 
 
 def is_private(address: str) -> bool:
-    """Whether this is the socket of this process's private daemon."""
-    daemon = _PrivateDaemon.instance
-    return daemon is not None and daemon.address == address
+    """Whether this is the socket of a private daemon of this process."""
+    return address in _PrivateDaemon.by_address
 
 
 def revive(address: str) -> None:
     """Restarts the private daemon with that address if it died; its feeds then reconnect. Raises UnavailableError if a
     restart is pointless.
     """
-    daemon = _PrivateDaemon.instance
-    if daemon is not None and is_private(address):
+    daemon = _PrivateDaemon.by_address.get(address)
+    if daemon is not None:
         daemon.revive()
 
 
@@ -146,6 +145,7 @@ class _PrivateDaemon:
     """
 
     instance: Optional["_PrivateDaemon"] = None
+    by_address: Dict[str, "_PrivateDaemon"] = {}  # also those that `instance` has replaced, which serve open feeds
     _lock: threading.Lock
 
     @classmethod
@@ -195,6 +195,7 @@ class _PrivateDaemon:
         except BaseException:
             self.stop()
             raise
+        self.by_address[self.address] = self
 
     def revive(self) -> None:
         with self._lock:
@@ -206,9 +207,8 @@ class _PrivateDaemon:
         return os.getpid() == self._owner_pid and not self._stopped
 
     def _is_lost(self) -> bool:
-        """Whether somebody has removed its folder or, while it runs, its socket."""
-        runs = self._process is not None and self._process.poll() is None
-        return not os.path.isdir(self._folder) or (runs and not os.path.exists(self.address))
+        """Whether it runs, and somebody has removed its socket."""
+        return self._process is not None and self._process.poll() is None and not os.path.exists(self.address)
 
     def _restart_if_dead(self, min_lifetime_s: float) -> None:
         if self._process is None or self._process.poll() is None:
@@ -221,6 +221,8 @@ class _PrivateDaemon:
 
     def _start(self) -> None:
         try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._folder, 0o700)  # again: a daemon that was told to end, as by SIGTERM, has removed it, or a cleaner of temporary files
             with no_forks():  # a child would keep the pipes open, also Popen's own, which waits for their end
                 process, ready = self._launch()
         except OSError as error:
