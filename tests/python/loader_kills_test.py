@@ -596,10 +596,28 @@ def test_a_worker_that_has_ended_is_sent_no_signal_where_sigchld_is_ignored():
     sent = []
     process = types.SimpleNamespace(is_alive=lambda: True, join=lambda timeout: None, kill=lambda: sent.append("kill"))
     pool.processes, pool.ends, pool.stopped = [process], [reader], True
+    pool.pipes = [types.SimpleNamespace(send=without_memory)]
     pool._join(0.0, lambda each: each.kill())
+    pool.send(0, "exit")
     assert sent == []
     os.close(reader)
     os.close(writer)
+
+
+def without_memory(_message):
+    raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+
+def test_a_forked_child_ends_no_worker_of_its_parent(host):
+    iterator = iter(pinfeed.DataLoader(Numbers(20), 2, num_workers=1, multiprocessing_context="fork", address=host.address))
+    child = os.fork()
+    if child == 0:
+        iterator._pool.send(0, "exit")  # as the next() of an iterator that was interrupted in its first batch
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    worker_pid = pids_of(iterator)
+    assert [batch.tolist()[0] for batch in iterator] == list(range(0, 20, 2))
+    assert pids_of(iterator) == worker_pid
 
 
 # ---- A trainer that is killed or interrupted ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from multiprocessing.connection import wait
 from typing import Any, Callable, Counter, Dict, Iterator, List, Optional, Tuple
 
 from .._base import abi
-from .._base.errors import Code, DeadlineExceededError, ResourceExhaustedError
+from .._base.errors import DeadlineExceededError, ResourceExhaustedError
 from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
@@ -128,7 +128,7 @@ class WorkerPool:
             if self._await_room(number):
                 self._send_epoch(number, lanes.place(number) if lanes is not None and continues else None)
             else:  # it reads no messages: a send would wait for it
-                self.processes[number].kill()
+                self._kill(number)
 
     def _send_epoch(self, number: int, state: LaneState) -> None:
         if self._log is None:
@@ -177,7 +177,7 @@ class WorkerPool:
                     self.stop()
                 else:  # a signal handler's, which may have cost a worker's message: the next call has others in their places
                     for number in missing:
-                        self.processes[number].kill()
+                        self._kill(number)
                     for number in missing:
                         self.processes[number].join(_KILL_PATIENCE_S)
                 raise
@@ -232,8 +232,8 @@ class WorkerPool:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # otherwise it has ended
-                self.processes[number].kill()
+            if error.errno not in (None, errno.EPIPE, errno.ECONNRESET):  # None: the pipe is closed here. Otherwise the worker has ended
+                self._kill(number)
 
     def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
         """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
@@ -329,6 +329,10 @@ class WorkerPool:
     def _has_ended(self, number: int) -> bool:
         """Whether a worker has ended for sure. multiprocessing never hears of it where SIGCHLD is ignored, and its process id may be another's by then."""
         return self.ends[number] >= 0 and bool(wait([self.ends[number]], 0))
+
+    def _kill(self, number: int) -> None:
+        if not self._has_ended(number):
+            self.processes[number].kill()
 
     def _join_one(self, number: int, until: float) -> None:
         process, end = self.processes[number], self.ends[number]
