@@ -9,6 +9,7 @@ import itertools
 import logging
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.context
 import os
 import signal
 import sys
@@ -560,11 +561,18 @@ class Waits(Numbers):
         return super().__getitem__(index)
 
 
-def test_a_first_batch_that_does_not_come_is_told(monkeypatch, caplog):
+class Own(multiprocessing.context.BaseContext):
+    """A context that has no name of a start method."""
+
+    Process = multiprocessing.context.ForkProcess
+
+
+@pytest.mark.parametrize("context, told", [("fork", True), (Own(), True), ("spawn", False)])
+def test_a_first_batch_that_does_not_come_is_told(monkeypatch, caplog, context, told):
     monkeypatch.setattr(first_batch, "_PATIENCE_S", 0.2)
-    dataset = Waits(4)
-    dataset.event = multiprocessing.Event()
-    iterator = iter(pinfeed.DataLoader(dataset, num_workers=1))
+    dataset = Waits(4, int)
+    dataset.event = multiprocessing.get_context("spawn").Event()
+    iterator = iter(pinfeed.DataLoader(dataset, num_workers=1, multiprocessing_context=context))
 
     class Goes(logging.Handler):
         def emit(self, record):
@@ -578,6 +586,7 @@ def test_a_first_batch_that_does_not_come_is_told(monkeypatch, caplog):
     finally:
         logging.getLogger("pinfeed").removeHandler(handler)
     assert "its first one, batch 0, is still being made (pid " in caplog.text
+    assert ('multiprocessing_context="forkserver"' in caplog.text) == told
 
 
 def test_a_worker_that_reads_no_message_holds_nobody_up():

@@ -268,6 +268,9 @@ def test_ranks_that_a_framework_would_split_torchs_loader_over_are_told_of_equal
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(pinfeed.DataLoader(data, 2, shuffle=True))  # nothing splits torch's either
+        state = types.SimpleNamespace(AcceleratorState=types.SimpleNamespace(_shared_state={}))
+        monkeypatch.setitem(sys.modules, "accelerate.state", state)  # as Transformers imports it
+        list(pinfeed.DataLoader(data, 2, shuffle=True))
         monkeypatch.setitem(sys.modules, "lightning.pytorch", types.ModuleType("lightning.pytorch"))
         list(pinfeed.DataLoader(data, 2, sampler=split))
         list(pinfeed.DataLoader(data, batch_sampler=[[0, 1]]))
@@ -276,6 +279,11 @@ def test_ranks_that_a_framework_would_split_torchs_loader_over_are_told_of_equal
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(pinfeed.DataLoader(data, 2))  # once
+    monkeypatch.setattr(arguments, "_told_of_ranks", False)
+    state.AcceleratorState._shared_state["device"] = "cpu"  # by an Accelerator
+    with pytest.warns(UserWarning, match="DataLoader: accelerate splits torch's loaders") as told:
+        list(pinfeed.DataLoader(data, 2))
+    assert told[0].filename == __file__
 
 
 def test_too_many_workers_are_told():

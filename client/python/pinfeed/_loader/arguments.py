@@ -108,7 +108,7 @@ def refuse_greenlets(workers: int) -> None:
 
 
 # What splits torch's loaders over ranks, and leaves other classes as they are.
-_SPLITTERS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "accelerate")
+_SPLITTERS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
 _told_of_ranks = False
 
 
@@ -116,7 +116,8 @@ def warn_of_equal_ranks(loader: Any, index_sampler: Any) -> None:
     """Warns, once a process, if each of several ranks gets all samples of a loader, and a framework is there that splits torch's loaders over them."""
     global _told_of_ranks
     distributed: Any = sys.modules.get("torch.distributed")
-    framework = next((name for name in _SPLITTERS if name in sys.modules), None)
+    accelerate = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", None)  # not empty: there is an Accelerator
+    framework = "accelerate" if accelerate else next((name for name in _SPLITTERS if name in sys.modules), None)
     if _told_of_ranks or framework is None or type(loader).__module__.startswith("accelerate."):
         return
     if distributed is None or not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:

@@ -101,7 +101,7 @@ class WorkerPool:
     @property
     def forks(self) -> bool:
         """Whether workers begin as copies of the trainer."""
-        return bool(self._context.get_start_method() == "fork")
+        return bool(self.processes[0]._popen.method == "fork")  # a context need not say it
 
     def _start_process(self, number: int) -> None:
         ours, theirs = self._context.Pipe()

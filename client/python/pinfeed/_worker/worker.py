@@ -66,8 +66,8 @@ def process_stat(pid: int) -> List[bytes]:
 
 
 def process_start_time(pid: int) -> int:
-    """Returns when a process started, in ticks since the host did; 0 if there is no such process. With the process id
-    it names a process for good.
+    """Returns when a process started, in ticks since the host did; 0 if there is no such process, or /proc hides it. With
+    the process id it names a process for good.
     """
     try:
         return int(process_stat(pid)[19])
@@ -84,7 +84,7 @@ def worker_main(pipe: Any, number: int, job: Job) -> None:
     except ProcessLookupError:
         ended = True
     if ended:
-        os._exit(1)  # before
+        os._exit(1)
     signal.signal(signal.SIGINT, _do_nothing)  # the trainer handles Ctrl-C. Not SIG_IGN, which the dataset's own processes would inherit
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(pipe, number, job)
