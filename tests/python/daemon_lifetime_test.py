@@ -354,6 +354,38 @@ def test_a_child_that_another_thread_forks_while_the_private_daemon_starts_does_
     assert done.returncode == 0 and float(done.stdout) < 30, done.stdout + done.stderr
 
 
+INTERRUPTED_FORKS = """
+import contextlib, os, random, signal, sys, threading
+from pinfeed._base.fork_locks import no_forks
+
+class Raised(Exception):
+    pass
+
+def handler(*_):
+    raise Raised
+
+sys.unraisablehook = lambda _: None
+signal.signal(signal.SIGALRM, handler)
+for _ in range(300):
+    with contextlib.suppress(Raised):
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+        if os.fork() == 0:
+            os._exit(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+taken = []
+thread = threading.Thread(target=lambda: taken.append(no_forks.acquire(timeout=1)))
+thread.start()
+thread.join()
+print(taken)
+"""
+
+
+def test_a_signal_handler_that_raises_within_a_fork_leaves_nothing_taken():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_FORKS], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[True]\n", done.stdout + done.stderr
+
+
 def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
     def attempt(program):
         environment = {**os.environ, "PINFEED_DAEMON": str(program)}

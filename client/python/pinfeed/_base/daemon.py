@@ -223,7 +223,7 @@ class _PrivateDaemon:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._folder, 0o700)  # again: a daemon that was told to end, as by SIGTERM, has removed it, or a cleaner of temporary files
-            with no_forks():  # a child would keep the pipes open, also Popen's own, which waits for their end
+            with no_forks:  # a child would keep the pipes open, also Popen's own, which waits for their end
                 process, ready = self._launch()
         except OSError as error:
             raise _start_error(self._program, error) from error

@@ -6,10 +6,9 @@ In: who has a lock, and its name there. Out: another lock in each child, since a
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import threading
-from typing import Iterator
 
 
 def add_fork_lock(owner: object, name: str) -> None:
@@ -22,33 +21,12 @@ def add_fork_lock(owner: object, name: str) -> None:
     os.register_at_fork(after_in_child=renew)
 
 
-# How long a fork waits at most.
-_PATIENCE_S = 5.0
-_no_forks = threading.RLock()
-_here = threading.local()  # whether a fork of this thread has taken it
-
-
-@contextlib.contextmanager
-def no_forks() -> Iterator[None]:
-    """Forks of other threads wait until this ends, at most 5 s. For what opens pipes that a child must not keep open. A program that is started
-    by `subprocess` is no fork.
-    """
-    with _no_forks:
-        yield
-
-
-def _before_fork() -> None:
-    _here.taken = _no_forks.acquire(timeout=_PATIENCE_S)
-
-
-def _after_fork_in_parent() -> None:
-    if _here.taken:
-        _no_forks.release()
-
-
-def _after_fork_in_child() -> None:
-    global _no_forks
-    _no_forks = threading.RLock()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+# For what opens pipes that a child must not keep open: while one thread has it, forks of the others wait, at most 5 s. A program that is started by
+# `subprocess` is no fork.
+no_forks = threading.RLock()
+# All in C, where no signal handler runs: what it raises there would leave the lock taken. The latter is since Python 3.9.
+os.register_at_fork(
+    before=functools.partial(no_forks.acquire, timeout=5.0),
+    after_in_parent=no_forks.release,
+    after_in_child=getattr(no_forks, "_at_fork_reinit", no_forks.release),
+)
