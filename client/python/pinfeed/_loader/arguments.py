@@ -117,8 +117,8 @@ def warn_of_equal_ranks(loader: Any, index_sampler: Any) -> None:
     global _told_of_ranks
     distributed: Any = sys.modules.get("torch.distributed")
     accelerate = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", None)  # not empty: there is an Accelerator
-    framework = "accelerate" if accelerate else next((name for name in _SPLITTERS if name in sys.modules), None)
-    if _told_of_ranks or framework is None or type(loader).__module__.startswith("accelerate."):
+    frameworks = ["accelerate"] if accelerate else [name for name in _SPLITTERS if name in sys.modules]
+    if _told_of_ranks or not frameworks or type(loader).__module__.startswith("accelerate."):
         return
     if distributed is None or not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
@@ -126,7 +126,7 @@ def warn_of_equal_ranks(loader: Any, index_sampler: Any) -> None:
     if type(sampler).__name__ in ("RandomSampler", "SequentialSampler"):
         _told_of_ranks = True
         warnings.warn(
-            f"each of the {distributed.get_world_size()} ranks gets all samples of this DataLoader: {framework} splits torch's loaders over the ranks, and leaves this one "
+            f"each of the {distributed.get_world_size()} ranks gets all samples of this DataLoader: {frameworks[0]} splits torch's loaders over the ranks, and leaves this one "
             "as it is. To split it, give sampler=torch.utils.data.DistributedSampler(dataset)",
             stacklevel=4,
         )
