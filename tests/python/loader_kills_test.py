@@ -594,12 +594,13 @@ def test_a_worker_that_has_ended_is_sent_no_signal_where_sigchld_is_ignored():
     reader, writer = os.pipe()
     os.write(writer, b"e")
     sent = []
-    process = types.SimpleNamespace(is_alive=lambda: True, join=lambda timeout: None, kill=lambda: sent.append("kill"))
+    process = types.SimpleNamespace(pid=7, exitcode=None, is_alive=lambda: True, join=lambda timeout: None, kill=lambda: sent.append("kill"))
     pool.processes, pool.ends, pool.stopped = [process], [reader], True
     pool.pipes = [types.SimpleNamespace(send=without_memory)]
     pool._join(0.0, lambda each: each.kill())
     pool.send(0, "exit")
-    assert sent == []
+    (death,) = pool.deaths()
+    assert sent == [] and "(pid 7) ended; its exit code is not known" in death
     os.close(reader)
     os.close(writer)
 

@@ -287,7 +287,7 @@ class WorkerPool:
 
     def deaths(self) -> List[str]:
         """Says how each worker ended that has ended."""
-        return [self.describe_death(number) for number, process in enumerate(self.processes) if not process.is_alive()]
+        return [self.describe_death(number) for number, process in enumerate(self.processes) if self._has_ended(number) or not process.is_alive()]
 
     def stop(self) -> None:
         """Ends the workers and waits for them. Terminates those that take too long."""
