@@ -254,7 +254,7 @@ def test_a_worker_whose_connection_ends_is_replaced(host, tmp_path, seeding, cap
 
 def test_a_worker_that_fails_to_attach_behind_the_daemons_welcome_costs_no_batch(host, monkeypatch, caplog):
     """As where it has no room for the descriptor: the daemon deals it a batch, which waits for the end of its process."""
-    real, failed = worker_process.Producer, multiprocessing.get_context("fork").Value("i", 0)
+    real, failed = worker.Producer, multiprocessing.get_context("fork").Value("i", 0)
 
     def short(invitation):
         producer = real(invitation)
@@ -266,7 +266,7 @@ def test_a_worker_that_fails_to_attach_behind_the_daemons_welcome_costs_no_batch
         producer.close()
         raise pinfeed.ResourceExhaustedError("receive the daemon's descriptors: not all arrived")
 
-    monkeypatch.setattr(worker_process, "Producer", short)
+    monkeypatch.setattr(worker, "Producer", short)
     batches = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, address=host.address, timeout=DEADLINE_S, multiprocessing_context="fork")
     assert [index for batch, _ in batches for index in batch.tolist()] == list(range(20))
     assert failed.value > 1 and "another one takes its place" in caplog.text
