@@ -502,6 +502,7 @@ for batch in first:
     del batch
     if len(seen) == 8:
         process = daemon._PrivateDaemon.instance._process
+        umask = os.umask(0o777)
         if sys.argv[2] == "replaced":
             shutil.rmtree(os.path.dirname(first.address))
             second = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
@@ -509,7 +510,9 @@ for batch in first:
             process.kill()
         else:
             process.terminate()
+os.umask(umask)
 assert seen == list(range(64)), seen
+assert os.stat(os.path.dirname(first.address)).st_mode & 0o777 == 0o700
 feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
 assert (feed.address == first.address) == (sys.argv[2] == "alone")
 print(len(list(feed)))
@@ -540,6 +543,34 @@ print(sum(1 for _ in iterator), sum(1 for _ in second), pinfeed.open(sys.argv[1]
 def test_a_private_daemon_whose_folder_is_removed_serves_what_is_open_and_another_one_the_rest(arrays):
     done = subprocess.run([sys.executable, "-c", REMOVED, str(arrays)], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "15 16 True\n" and "was removed, perhaps by a cleaner of temporary files" in done.stderr, done.stderr
+
+
+UNMADE = """
+import os, shutil, sys, tempfile
+import pinfeed, pinfeed._base.daemon as daemon
+daemon.SYSTEM_SOCKET = "/no/such/socket"
+os.environ.pop("XDG_RUNTIME_DIR", None)
+tempfile.tempdir = tempfile.mkdtemp(dir="/tmp")
+first = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
+list(first)
+process = daemon._PrivateDaemon.instance._process
+process.kill()
+process.wait()
+shutil.rmtree(tempfile.tempdir)
+if sys.argv[2] == "another":
+    os.mkdir(tempfile.tempdir)
+    os.symlink(sys.argv[1], os.path.dirname(first.address))
+second = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1)
+print(len(list(second)), second.address != first.address)
+shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+"""
+
+
+@pytest.mark.parametrize("which", ["none", "another"])
+def test_a_private_daemon_whose_folder_cannot_be_had_again_is_replaced_elsewhere(arrays, which):
+    """Such as where a job's TMPDIR is removed."""
+    done = subprocess.run([sys.executable, "-c", UNMADE, str(arrays), which], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "16 True\n" and "was removed, perhaps by a cleaner" in done.stderr, done.stderr
 
 
 READ_ONLY = """

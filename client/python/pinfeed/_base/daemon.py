@@ -18,6 +18,7 @@ import resource
 import select
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -159,7 +160,7 @@ class _PrivateDaemon:
         """Returns the process's daemon, starting it if necessary. `why` is logged at `level` when one is started."""
         with cls._lock:
             if cls.instance is not None and cls.instance._is_ours() and cls.instance._is_lost():
-                logger.warning("%s was removed, perhaps by a cleaner of temporary files: the private daemon there serves open feeds only", cls.instance.address)
+                logger.warning("%s was removed, perhaps by a cleaner of temporary files: what is opened from here on has another private daemon", cls.instance.address)
                 cls.instance = cls(why, level)
             elif cls.instance is not None and cls.instance._is_ours():
                 cls.instance._restart_if_dead(0)
@@ -207,8 +208,23 @@ class _PrivateDaemon:
         return os.getpid() == self._owner_pid and not self._stopped
 
     def _is_lost(self) -> bool:
-        """Whether it runs, and somebody has removed its socket."""
-        return self._process is not None and self._process.poll() is None and not os.path.exists(self.address)
+        """Whether it runs, and somebody has removed its socket, or it has ended, and its folder cannot be had again."""
+        if self._process is not None and self._process.poll() is None:
+            return not os.path.exists(self.address)
+        try:
+            self._make_folder_again()
+        except OSError:
+            return True
+        return False
+
+    def _make_folder_again(self) -> None:
+        """Makes its folder if that has gone: a daemon that was told to end, as by SIGTERM, has removed it, or a cleaner of temporary files."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)
+            os.chmod(self._folder, 0o700)  # whatever the umask leaves of it
+        found = os.lstat(self._folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise OSError(errno.EEXIST, "something else is there now", self._folder)
 
     def _restart_if_dead(self, min_lifetime_s: float) -> None:
         if self._process is None or self._process.poll() is None:
@@ -221,8 +237,7 @@ class _PrivateDaemon:
 
     def _start(self) -> None:
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self._folder, 0o700)  # again: a daemon that was told to end, as by SIGTERM, has removed it, or a cleaner of temporary files
+            self._make_folder_again()
             with no_forks:  # a child would keep the pipes open, also Popen's own, which waits for their end
                 process, ready = self._launch()
         except OSError as error:
