@@ -18,6 +18,7 @@ inline constexpr std::array<std::string_view, 5> kUnsupportedImageExtensions = {
                                                                                 ".tif", ".tiff"};
 
 inline constexpr std::array<std::string_view, 1> kShardExtensions = {".tar"};
+inline constexpr std::array<std::string_view, 1> kNpyExtensions = {".npy"};
 
 // Whether the name ends in one of the extensions, ignoring case.
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions);

@@ -19,14 +19,15 @@ Result<DatasetContents> ListContents(const Location& location) {
   contents.is_directory = kind == NodeKind::kDirectory;
   if (!contents.is_directory) return contents;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (entry.kind != EntryKind::kDirectory && IsOfMacos(entry.name)) return OkStatus();
+    if (entry.kind == EntryKind::kDirectory ? entry.name == "__MACOSX" : IsOfMacos(entry.name))
+      return OkStatus();
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
       contents.folder = entry.name;
       ++contents.folders;
     } else if (IsMetadataName(entry.name)) {
       contents.both_metadata = !contents.metadata.empty();
       contents.metadata = entry.name;
-    } else if (entry.name.ends_with(".npy")) {
+    } else if (HasExtension(entry.name, kNpyExtensions)) {
       contents.npy_file = entry.name;
     } else if (entry.name.ends_with(".bin")) {
       contents.bin_file = entry.name;

@@ -105,6 +105,14 @@ Status CheckNotWrapped(const Location& location, const DatasetContents& contents
   constexpr int kMaxDepth = 16;  // links may lead round
   std::string inner = contents.folders == 1 ? contents.folder : "";
   for (int depth = 0; !inner.empty() && depth < kMaxDepth; ++depth) {
+    for (const std::string_view table : {"metadata.jsonl", "metadata.csv"}) {
+      const Result<NodeKind> kind = location.Kind(JoinPath(inner, table));
+      if (!kind.ok() || *kind != NodeKind::kFile) continue;
+      return InvalidArgument(
+          "detect the format of directory " + QuotePath(contents.path) + ": its only folder, " +
+          QuotePath(inner) + ", holds " + QuotePath(table) + ", which would be passed over; open " +
+          QuotePath(JoinPath(contents.path, inner)) + ", or set format to image_folder if it is one class");
+    }
     size_t folders = 0;
     bool has_image = false;
     std::string only;

@@ -207,10 +207,10 @@ std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<Arr
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (IsOfMacos(entry.name) || !HasExtension(entry.name, std::span(&kExtension, 1))) return OkStatus();
-    if (!entry.name.ends_with(kExtension)) {
+    if (IsOfMacos(entry.name) || !HasExtension(entry.name, kNpyExtensions)) return OkStatus();
+    if (entry.kind != EntryKind::kDirectory && !entry.name.ends_with(kExtension)) {
       return InvalidArgument("npy dataset " + QuotePath(base.path()) + ": " + QuotePath(entry.name) +
-                             " is left out, since it does not end in .npy; rename it, or move it away");
+                             " would be left out, since it does not end in .npy; rename it, or move it away");
     }
     if (names.size() == kMaxNpyFields) {
       return InvalidArgument(

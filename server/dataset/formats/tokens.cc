@@ -166,9 +166,9 @@ Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> requ
 // Files of llm.c and modded-nanogpt begin with 256 numbers of 4 bytes: what they are, a version, how many
 // tokens follow, and zeros. Nothing if the file begins otherwise.
 Result<std::optional<Stream>> LlmcStream(const RandomAccessFile& file, std::optional<DType> requested) {
-  std::array<uint32_t, 256> header;
-  if (file.size() < sizeof header) return std::nullopt;
-  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(header))));
+  std::array<uint32_t, 256> header = {};
+  const size_t present = std::min<uint64_t>(file.size(), sizeof header);
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(header)).first(present)));
   const uint32_t kind = header[0];
   const uint32_t version = header[1];
   const uint32_t tokens = header[2];
@@ -176,6 +176,11 @@ Result<std::optional<Stream>> LlmcStream(const RandomAccessFile& file, std::opti
   constexpr uint32_t kLlama3 = 20240801;
   constexpr uint32_t kEvaluation = 20240522;
   if (kind != kGpt2 && kind != kLlama3 && kind != kEvaluation) return std::nullopt;
+  if (present < sizeof header) {
+    return DataLoss("open " + QuotePath(file.path()) + ": it begins as a file of llm.c, but its " +
+                    std::to_string(present) +
+                    " bytes are less than a header; it was truncated, so fetch it again");
+  }
   const bool is_gpt2 = kind == kGpt2 && version == 1;
   const bool is_llama3 = kind == kLlama3 && version == 7;
   if ((!is_gpt2 && !is_llama3) || std::ranges::any_of(std::span(header).subspan(3), std::identity())) {

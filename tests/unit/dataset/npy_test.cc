@@ -153,7 +153,7 @@ TEST_F(NpyTest, ADirectoryGivesOneFieldPerFile) {
   EXPECT_EQ(Sample(*dataset, 1, 1), RawBytes<int64_t>({6}));
   EXPECT_EQ(dataset->Describe(1), Path("set") + "[1]");
   dir_.Write("set/mask.NPY", NpyHeaderBytes("|u1", "(2, 3)", false) + "abcdef");
-  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument, HasSubstr("'mask.NPY' is left out")));
+  EXPECT_THAT(Open("set"), StatusIs(Code::kInvalidArgument, HasSubstr("'mask.NPY' would be left out")));
 }
 
 TEST_F(NpyTest, RefusesDirectoriesThatAreNoColumns) {

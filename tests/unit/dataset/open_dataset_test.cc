@@ -125,6 +125,14 @@ TEST_F(OpenDatasetTest, AFolderThatWrapsADatasetIsNotItsOnlyClass) {
   EXPECT_EQ(Format("root/dataset"), "image_folder");
   dir_.Write("root/dataset/1.jpg", "x");
   EXPECT_EQ(Format("root"), "image_folder");
+  dir_.Write("hf/ds/1.jpg", "x");
+  dir_.Write("hf/ds/metadata.jsonl", "{\"file_name\": \"1.jpg\", \"label\": 1}\n");
+  EXPECT_THAT(Open("hf"), StatusIs(Code::kInvalidArgument, HasSubstr("open '" + Path("hf/ds") + "'")));
+  dir_.Write("arrays/__MACOSX/._a.npy", "x");
+  EXPECT_EQ(Format("arrays"), "npy");
+  dir_.Write("images/dog/1.jpg", "x");
+  dir_.Write("images/__MACOSX/cat/._1.jpg", "x");
+  EXPECT_THAT(Open("images"), StatusIs(Code::kInvalidArgument, HasSubstr("remove '__MACOSX'")));
   dir_.Write("deep/a/dataset/cat/1.jpg", "x");
   dir_.Write("deep/a/dataset/dog/1.jpg", "x");
   EXPECT_THAT(Open("deep"),

@@ -152,6 +152,8 @@ TEST_F(TokensTest, TheHeaderOfLlmcIsNoTokens) {
   dir_.Write("llama3.bin", RawBytes(header) + RawBytes(wide));
   ASSERT_OK_AND_ASSIGN(const auto llama3, Open("llama3.bin", 8));
   ExpectSamples(*llama3, wide, 8, 8);
+  dir_.Write("short.bin", RawBytes(header).substr(0, 100));
+  EXPECT_THAT(Open("short.bin", 8), StatusIs(Code::kDataLoss, HasSubstr("less than a header")));
   header[0] = 20240522;  // of HellaSwag and MMLU
   dir_.Write("evaluation.bin", RawBytes(header) + RawBytes(tokens));
   EXPECT_THAT(Open("evaluation.bin", 8), StatusIs(Code::kInvalidArgument, HasSubstr("evaluation file")));
