@@ -145,6 +145,7 @@ Status SealAgainstSeals(int fd) {
 
 Status CheckSealedSize(int fd, uint64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 && errno == EINVAL) return InvalidArgument("it is no memory that can be sealed");
   if (seals < 0) return ErrnoStatus("read the seals of shared memory", errno);
   if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
     return InvalidArgument("shared memory is not sealed against a change of its size");

@@ -63,7 +63,7 @@ Status TakeSampleIds(Invitation& invitation) {
 // Maps the arena for writing, so that no forked child inherits it.
 Result<Mapping> MapArena(int fd, uint64_t bytes, SteadyTime deadline) {
   const Status sealed = CheckSealedSize(fd, bytes);
-  if (sealed.native_error() != 0 && sealed.native_error() != EINVAL) return sealed;
+  if (sealed.native_error() != 0) return sealed;
   if (!sealed.ok()) {
     return Internal("the daemon's memory is unusable: " + sealed.message() +
                     "; are pinfeedd and libpinfeed of the same version?");

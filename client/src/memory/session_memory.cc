@@ -17,8 +17,7 @@ enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd, kReside
 Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, bool populate,
                            const char* name) {
   const Status sealed = CheckSealedSize(fd.get(), bytes);
-  // EINVAL: it is no memory that can be sealed.
-  if (sealed.native_error() != 0 && sealed.native_error() != EINVAL) return sealed.WithContext(name);
+  if (sealed.native_error() != 0) return sealed.WithContext(name);
   if (!sealed.ok()) return BrokenSession(std::string(name) + ": " + sealed.message());
   return Mapping::Map(fd.get(), bytes, access, populate).WithContext(name);
 }

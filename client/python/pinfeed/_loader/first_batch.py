@@ -112,7 +112,7 @@ class FirstBatch:
                 told = time.monotonic()
                 pids = ", ".join(str(self._pool.processes[worker].pid) for worker in self._watched())
                 alone = ". One worker makes it alone: if it waits for the others, give max_batch_bytes=" if self._lanes is None else ""
-                # As Polars has.
+                # Polars has such threads.
                 forked = '. A library that had threads before the fork may hang: multiprocessing_context="forkserver" has none' if self._pool.forks else ""
                 logger.warning(
                     "no batch of the DataLoader for %.0f s: its first one, batch %d, is still being made (pid %s); `py-spy dump --pid` shows where%s%s",

@@ -279,7 +279,7 @@ class WorkerPool:
             process.join()
             return f"DataLoader worker (pid {process.pid}) closed its pipe to the trainer, had not ended {_EXIT_PATIENCE_S:g} s later, and was ended"
         code = process.exitcode
-        if code is None:  # whoever waited for it knows
+        if code is None:  # another part of the program has reaped it
             return f"DataLoader worker (pid {process.pid}) ended; its exit code is not known, because this program ignores SIGCHLD or waits for all children"
         if code < 0:
             return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}"
