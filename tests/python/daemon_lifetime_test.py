@@ -248,6 +248,10 @@ print(pinfeed.status()["pid"], os.path.dirname(one.address), flush=True)
 """
 
 
+def run_program(code, arrays, *arguments):
+    return subprocess.run([sys.executable, "-c", code, str(arrays), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
 def start_private(arrays, code):
     if not hasattr(os, "pidfd_open"):
         pytest.skip("watching the daemon's end needs os.pidfd_open (Python 3.9)")
@@ -475,7 +479,7 @@ print("went on")
 
 
 def run_dying(arrays, age):
-    return subprocess.run([sys.executable, "-c", DIES, str(arrays), age], capture_output=True, text=True, timeout=60, check=False)
+    return run_program(DIES, arrays, age)
 
 
 def test_a_private_daemon_that_dies_is_started_anew(arrays):
@@ -522,7 +526,7 @@ print(len(list(feed)))
 @pytest.mark.parametrize("which", ["alone", "replaced"])
 def test_a_private_daemon_whose_folder_has_gone_with_it_is_replaced_for_what_is_open(arrays, which):
     """A daemon that is told to end removes its folder."""
-    done = subprocess.run([sys.executable, "-c", TERMINATED, str(arrays), which], capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(TERMINATED, arrays, which)
     assert done.stdout == "16\n" and "starting another one; no batch is lost" in done.stderr, done.stderr
 
 
@@ -541,7 +545,7 @@ print(sum(1 for _ in iterator), sum(1 for _ in second), pinfeed.open(sys.argv[1]
 
 
 def test_a_private_daemon_whose_folder_is_removed_serves_what_is_open_and_another_one_the_rest(arrays):
-    done = subprocess.run([sys.executable, "-c", REMOVED, str(arrays)], capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(REMOVED, arrays)
     assert done.stdout == "15 16 True\n" and "was removed, perhaps by a cleaner of temporary files" in done.stderr, done.stderr
 
 
@@ -569,7 +573,7 @@ shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 @pytest.mark.parametrize("which", ["none", "another"])
 def test_a_private_daemon_whose_folder_cannot_be_had_again_is_replaced_elsewhere(arrays, which):
     """Such as where a job's TMPDIR is removed."""
-    done = subprocess.run([sys.executable, "-c", UNMADE, str(arrays), which], capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(UNMADE, arrays, which)
     assert done.stdout == "16 True\n" and "was removed, perhaps by a cleaner" in done.stderr, done.stderr
 
 
@@ -593,9 +597,9 @@ with pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", epochs=1) as fee
 
 def test_a_private_daemon_needs_no_folder_on_the_disk(arrays):
     """As in a container whose root is read-only."""
-    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(arrays), "/dev/shm"], capture_output=True, text=True, timeout=60)
+    done = run_program(READ_ONLY, arrays, "/dev/shm")
     assert done.stdout == "16 /dev/shm\n", done.stderr
-    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(arrays)], capture_output=True, text=True, timeout=60)
+    done = run_program(READ_ONLY, arrays)
     assert "pinfeed._base.errors.Error: no folder for the private daemon's socket (No usable temporary directory" in done.stderr, done.stderr
     assert "/dev/shm: Read-only file system): set TMPDIR" in done.stderr, done.stderr
 
@@ -636,7 +640,7 @@ assert len(seen) == 16 and sum(seen, []) == list(range(64)), seen
 
 @pytest.mark.parametrize("what, error, words", [("pipe", "EMFILE", "ulimit -n"), ("process", "EAGAIN", "ulimit -u"), ("process", "ENOMEM", "memory")])
 def test_a_private_daemon_for_which_the_system_is_short_is_an_error_and_the_loop_may_go_on(arrays, what, error, words):
-    done = subprocess.run([sys.executable, "-c", SHORT, str(arrays), what, error], capture_output=True, text=True, timeout=60)
+    done = run_program(SHORT, arrays, what, error)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2, done.stdout + done.stderr
     assert all(line.startswith("ResourceExhaustedError RESOURCE_EXHAUSTED starting the daemon") and words in line for line in lines), lines
