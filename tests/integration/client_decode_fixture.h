@@ -97,7 +97,7 @@ class ClientDecodeTest : public ::testing::Test {
       }
       pointers.push_back(tensors.emplace_back(bytes + 1, std::byte{0xA5}).data());
     }
-    RETURN_IF_ERROR(batch.Write(pointers.data(), nullptr));
+    RETURN_IF_ERROR(batch.Write(pointers, nullptr));
     for (std::vector<std::byte>& tensor : tensors) {
       EXPECT_EQ(tensor.back(), std::byte{0xA5});
       tensor.pop_back();

@@ -296,7 +296,7 @@ PF_API pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* t
  * are unspecified. PF_FAILED_PRECONDITION if the batch was retained. */
 PF_API pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream);
 /* Returns the slot once `stream` has executed the work queued so far, which may still read the batch.
- * pf_batch_release, in contrast, requires that such work has finished. On the host both do the same.
+ * pf_batch_release, in contrast, requires that such work has finished. On the host `stream` is ignored.
  *
  * On success the batch is consumed. On failure the caller still owns it. PF_FAILED_PRECONDITION if the
  * batch was retained. Blocks in the same case as pf_batch_release, and then until `stream` itself is done. */

@@ -305,22 +305,15 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
 
 pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
   return Guarded([&]() -> Status {
-    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    const size_t expected = checked->session().offer().outputs.size();
-    if (outputs == nullptr || output_count != expected) {
-      return InvalidArgument("outputs: " + std::to_string(outputs == nullptr ? 0 : output_count) +
-                             " pointers were given, the feed makes " + std::to_string(expected) + " tensors");
-    }
-    return Unwrap(batch)->Write(outputs, stream);
+    RETURN_IF_ERROR(CheckBatch(batch).status());
+    return Unwrap(batch)->Write({outputs, outputs == nullptr ? 0 : output_count}, stream);
   });
 }
 
 pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
   return Guarded([&]() -> Status {
-    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    if (checked->session().slots().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
-    Unwrap(batch)->Release();
-    return OkStatus();
+    RETURN_IF_ERROR(CheckBatch(batch).status());
+    return Unwrap(batch)->ReleaseOn(stream);
   });
 }
 

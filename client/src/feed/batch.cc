@@ -67,7 +67,7 @@ Status Batch::RowOffsets(size_t output, std::span<int64_t> offsets) const {
   return OkStatus();
 }
 
-Status Batch::Write(void* const* outputs, void* stream) {
+Status Batch::Write(std::span<void* const> outputs, void* stream) {
   return ReturnBy("write a batch", [&]() -> Status {
     std::vector<uint64_t> max_rows;
     {
@@ -75,12 +75,16 @@ Status Batch::Write(void* const* outputs, void* stream) {
       max_rows = max_rows_;
     }
     RETURN_IF_ERROR(CheckPointers(outputs, max_rows));
-    return session_->Write(descriptor_, {outputs, max_rows}, stream);
+    return session_->Write(descriptor_, {outputs.data(), max_rows}, stream);
   });
 }
 
-Status Batch::CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const {
+Status Batch::CheckPointers(std::span<void* const> outputs, const std::vector<uint64_t>& max_rows) const {
   const FeedOffer& offer = session_->offer();
+  if (outputs.size() != offer.outputs.size())
+    return InvalidArgument("outputs: " + std::to_string(outputs.size()) +
+                           " pointers were given, the feed makes " + std::to_string(offer.outputs.size()) +
+                           " tensors");
   for (size_t i = 0; i < offer.outputs.size(); ++i) {
     const bool needs_none = descriptor_.samples == 0 || (!max_rows.empty() && max_rows[i] == 0) ||
                             offer.source().tensors[offer.outputs[i].tensor].sample_bytes == 0;

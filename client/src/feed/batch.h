@@ -24,7 +24,7 @@ class Batch {
   bool live() const { return owners_.load(std::memory_order_acquire) > 0; }
   // Returns whether this process took the batch; false in a forked child.
   bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
-  // Precondition for the following: live().
+  // Precondition for the following: live(), and that no other thread returns the batch meanwhile.
   const Session& session() const { return *session_; }
   const BatchDescriptor& descriptor() const { return descriptor_; }
 
@@ -40,7 +40,7 @@ class Batch {
   // stream) and Session::Write (the outputs are written first). kFailedPrecondition if the batch has other
   // owners. On an error the caller still owns the batch.
   Status ReleaseOn(void* stream);
-  Status Write(void* const* outputs, void* stream) PF_EXCLUDES(rows_mutex_);
+  Status Write(std::span<void* const> outputs, void* stream) PF_EXCLUDES(rows_mutex_);
 
  private:
   friend class BatchPool;
@@ -48,8 +48,8 @@ class Batch {
   // the owner has it back afterwards.
   template <typename Give>
   Status ReturnBy(const char* what, const Give& give);
-  // NULL is possible only where nothing is written.
-  Status CheckPointers(void* const* outputs, const std::vector<uint64_t>& max_rows) const;
+  // One for each output; NULL is possible only where nothing is written.
+  Status CheckPointers(std::span<void* const> outputs, const std::vector<uint64_t>& max_rows) const;
   void Finish();
   std::atomic<uint32_t> owners_{0};
   ForkGuard fork_guard_;

@@ -152,6 +152,10 @@ void Session::Release(const BatchDescriptor& batch) {
 }
 
 Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
+  if (slots_.on_device() == nullptr) {
+    Release(batch);
+    return OkStatus();
+  }
   pages_.BeginReturn(batch);
   Status released = slots_.on_device()->Release(batch, stream);
   if (!released.ok()) pages_.CancelReturn(batch);

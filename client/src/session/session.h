@@ -69,7 +69,7 @@ class Session {
   void Release(const BatchDescriptor& batch);
   // SessionPages::GiveBack.
   Status GiveBack(const BatchDescriptor& batch) { return pages_.GiveBack(batch); }
-  // Returns the slot in the order of `stream`. Precondition: slots().device() >= 0.
+  // Returns the slot in the order of `stream`; on the host, at once.
   Status ReleaseOn(const BatchDescriptor& batch, void* stream);
   // Writes the outputs (SessionSlots::CopyTo) and returns the slot: on a device in the order of `stream`, on
   // the host at once. On an error the slot is not returned.

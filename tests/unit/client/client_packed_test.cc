@@ -136,15 +136,16 @@ TEST_F(ClientPackedTest, OneOfTwoThatReturnABatchAtOnceDoes) {
     std::array<std::vector<int64_t>, 2> memory{std::vector<int64_t>(16), std::vector<int64_t>(16)};
     std::array<pf_result, 2> results{};
     std::atomic<int> ready{0};
-    const auto write = [&](size_t n) {
+    const auto give_back = [&](size_t n) {
       void* const to = memory.at(n).data();
       const std::array<void*, 3> outputs{to, to, to};
       ++ready;
       while (ready < 2) std::this_thread::yield();
-      results.at(n) = pf_batch_write(batch.get(), outputs.data(), 3, nullptr);
+      results.at(n) = round % 2 == 0 ? pf_batch_write(batch.get(), outputs.data(), 3, nullptr)
+                                     : pf_batch_release_on(batch.get(), nullptr);
     };
-    std::thread other(write, 0);
-    write(1);
+    std::thread other(give_back, 0);
+    give_back(1);
     other.join();
     ASSERT_THAT(results, UnorderedElementsAre(PF_OK, PF_FAILED_PRECONDITION));
     pf_batch_info info;
