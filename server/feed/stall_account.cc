@@ -13,6 +13,9 @@ namespace {
 // Workers that report no progress for this long wait for their source, since no decoding takes that long.
 constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
 
+// Recent shares are of kRecentNs, so they need not follow each batch of a fast feed.
+constexpr auto kRecentStepNs = static_cast<uint64_t>(kRecentNs / 15'000);
+
 // The total of completed waits and of the current wait.
 uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
   const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
@@ -93,14 +96,13 @@ void StallAccount::Settle(const Membership& membership, const State& state) {
     for (Participant* member : membership.members()) member->stalls.Forget(work.elapsed_ns);
   }
   stalls_.Settle(work);
-  const ExponentialDecay span(unsettled_ns_);
-  recent_.Add(span, stalls_.sums());
-  for (Participant* member : membership.members()) {
-    member->stalls.Settle(work);
-    member->recent.Add(span, member->stalls.sums());
-  }
+  for (Participant* member : membership.members()) member->stalls.Settle(work);
   settled_ = state.work;
-  unsettled_ns_ = 0;
+  recent_ns_ += std::exchange(unsettled_ns_, 0);
+  if (recent_ns_ < kRecentStepNs) return;
+  const ExponentialDecay span(std::exchange(recent_ns_, 0));
+  recent_.Add(span, stalls_.sums());
+  for (Participant* member : membership.members()) member->recent.Add(span, member->stalls.sums());
 }
 
 void StallAccount::AddTo(FeedSnapshot& snapshot) const {

@@ -54,7 +54,8 @@ class StallAccount {
   uint64_t full_ns_ = 0;
   uint64_t idle_ns_ = 0;  // part of starved_ns_ in which nothing was there to be loaded
   StallSums stalls_;
-  RecentStalls recent_;           // as of the last Settle
+  RecentStalls recent_;
+  uint64_t recent_ns_ = 0;        // settled, and not in recent_ yet
   uint64_t unsettled_ns_ = 0;     // since the last Settle
   StallSums::Work settled_ = {};  // the workers' totals at the last Settle
   uint64_t settled_loading_ns_ = 0;
