@@ -14,46 +14,14 @@
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
-#include "server/dataset/fingerprint.h"
+#include "server/dataset/formats/byte_source.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr size_t kTableWindowBytes = size_t{1} << 20;
 constexpr size_t kMaxNamesBytes = size_t{1} << 20;
 constexpr uint64_t kParsedBytes = 64;                // what a byte of JSON takes when it is parsed, at most
 constexpr size_t kShortRowBytes = size_t{16} << 10;  // no memory is asked for shorter rows
-
-// Purpose: reads a file from its start to its end.
-class ByteSource {
- public:
-  explicit ByteSource(const RandomAccessFile& file) : file_(file) {}
-
-  // Returns the bytes that come next, some of them; empty at the end. Valid until the next call.
-  Result<std::string_view> Next() {
-    if (position_ == window_.size() && offset_ < file_.size()) {
-      window_.resize(std::min<uint64_t>(kTableWindowBytes, file_.size() - offset_));
-      RETURN_IF_ERROR(file_.ReadAt(offset_, std::as_writable_bytes(std::span(window_))));
-      hash_ = HashWords(hash_, window_);
-      position_ = offset_ == 0 && window_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-      offset_ += window_.size();
-    }
-    return std::string_view(window_).substr(position_);
-  }
-  // Passes over so many of what Next returned.
-  void Skip(size_t bytes) { position_ += bytes; }
-  const RandomAccessFile& file() const { return file_; }
-  uint64_t hash() const { return hash_; }
-
- private:
-  static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
-
-  const RandomAccessFile& file_;
-  std::string window_;
-  size_t position_ = 0;
-  uint64_t offset_ = 0;  // the end of the window in the file
-  uint64_t hash_ = 0;    // of the bytes up to there
-};
 
 Status RowError(const RandomAccessFile& file, uint64_t line, const std::string& reason) {
   return InvalidArgument("line " + std::to_string(line) + " of " + QuotePath(file.path()) + ": " + reason);
@@ -223,6 +191,10 @@ class SeparatedValues final : public TableReader {
           "the first row names one column with " + what + ", " + QuotePath(first) +
           "; separate values by commas in a .csv, and by tabs in a .tsv. If it is one name, quote it");
     }
+    if (LookLikeValues(names)) {
+      return refuse("the first row must name the columns, but all that it holds are numbers, such as " +
+                    QuotePath(first) + "; write names above it");
+    }
     for (RawCell& name : names) {
       const std::string quoted = QuotePath(name.text);
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
@@ -361,6 +333,19 @@ class SeparatedValues final : public TableReader {
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
     if (const auto real = number ? ParseReal(text) : std::nullopt) return *real;
     return cell.text;
+  }
+
+  // Whether all are numbers: a table without names would lose its first row. 0, 1, 2, ... are names, as
+  // pandas gives them to columns.
+  static bool LookLikeValues(const std::vector<RawCell>& names) {
+    bool counted = true;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Cell cell = CellOf(names[i]);
+      const auto* const integer = std::get_if<int64_t>(&cell);
+      if (integer == nullptr && !std::holds_alternative<double>(cell)) return false;
+      counted &= integer != nullptr && *integer == static_cast<int64_t>(i);
+    }
+    return !counted;
   }
 
   static constexpr std::string_view kSeparators = ";,\t";  // that programs write

@@ -17,6 +17,7 @@
 
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
+#include "server/dataset/formats/headerless_tokens.h"
 #include "server/dataset/formats/npy_header.h"
 #include "server/dataset/formats/registry.h"
 
@@ -213,47 +214,6 @@ Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
   return Stream{dtype, 0, file.size() / DTypeSize(dtype)};
 }
 
-// Whether numbers look like halves of integers twice as wide, whose high halves are every second number:
-// those of ids up to a million are at most 15. If all numbers are so small, they count only if they are 0.
-template <typename Number>
-Result<bool> LooksWider(const RandomAccessFile& file) {
-  constexpr Number kMaxHighHalf = sizeof(Number) == 2 ? 15 : 0;
-  constexpr size_t kMinNumbers = 64;  // fewer numbers may be small by chance
-  std::array<Number, 4096> numbers;
-  const size_t count = std::min<uint64_t>(file.size() / sizeof(Number), numbers.size());
-  if (count < kMinNumbers) return false;
-  const std::span<Number> read(numbers.data(), count);
-  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(read)));
-  Number low = 0;  // the largest
-  Number high = 0;
-  for (size_t i = 0; i < count; ++i) {
-    Number& largest = i % 2 == 0 ? low : high;
-    largest = std::max(largest, read[i]);
-  }
-  return high <= kMaxHighHalf && (low > kMaxHighHalf || (low > 0 && high == 0));
-}
-
-// A headerless file does not state the width of its tokens. `requested`: what the user says.
-Status CheckWidth(const RandomAccessFile& file, std::optional<DType> requested) {
-  const std::string object = "open " + QuotePath(file.path());
-  if (!requested) {
-    ASSIGN_OR_RETURN(const bool wider, LooksWider<uint16_t>(file));
-    if (!wider) return OkStatus();
-    return InvalidArgument(
-        object +
-        ": read as uint16, every second number at its beginning is close to 0, which suggests "
-        "wider integers; set token_dtype to uint32, or to uint16 if that is correct; convert a "
-        "file of 64-bit integers to one of these");
-  }
-  if (*requested != DType::kUint32) return OkStatus();
-  ASSIGN_OR_RETURN(const bool wider, LooksWider<uint32_t>(file));
-  if (!wider) return OkStatus();
-  return InvalidArgument(
-      object +
-      ": read as uint32, every second number at its beginning is 0, which suggests 64-bit "
-      "integers; save them with numpy.save as an array of uint32, also if these are uint32");
-}
-
 constexpr std::string_view kNpyExtension = ".npy";
 constexpr std::string_view kBinExtension = ".bin";
 
@@ -297,8 +257,8 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
     ASSIGN_OR_RETURN(found, LlmcStream(*file, options.dtype));
   }
   if (!found) {
+    RETURN_IF_ERROR(CheckHeaderlessTokens(*file, options.dtype));
     ASSIGN_OR_RETURN(found, HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
-    RETURN_IF_ERROR(CheckWidth(*file, options.dtype));
   }
   const Stream stream = *found;
   const uint64_t length = options.sequence_length;

@@ -467,6 +467,11 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "a,b\n1,2\n1\n", "the row has 1 values, but there are 2 columns");
   ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' appears twice; the first row must name each once");
   ExpectFault("t.csv", "0.png,0\n1.png,1\n", "'0.png' names an image: write names above the first row");
+  ExpectFault("t.csv", "5.1,3.5,0\n4.9,3.0,1\n", "all that it holds are numbers, such as '5.1'; write names");
+  ExpectFault("t.csv", "7,0,0\n2,0,0\n", "all that it holds are numbers, such as '7'");
+  ExpectFault("t.csv", "5\n6\n", "all that it holds are numbers, such as '5'");
+  EXPECT_OK(OpenText("t.csv", "0,1,2\n5,6,8\n"));  // as pandas names columns
+  EXPECT_OK(OpenText("t.csv", "label,17,4\n5,6,8\n"));
   ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
   ExpectFault("t.csv", "a\n1\"2\n", "a value contains a quote");
   ExpectFault("t.csv", "\xff\xfex\n1\n", "the file is UTF-16");

@@ -132,6 +132,25 @@ TEST_F(TokensTest, SmallIdsOf64BitsAreNotTakenForNarrowerOnes) {
   EXPECT_OK(Open("zeros.bin", 8));
 }
 
+TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
+  std::string text;
+  while (text.size() < 5001) text += "Once upon a time, in K\xc3\xb6ln.\r\n";
+  dir_.Write("text.bin", text.substr(0, 5000));
+  dir_.Write("wide.bin", text.substr(0, 5000));
+  dir_.Write("pointer.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0123456\nsize 12345\n");
+  dir_.Write("packed.bin", "\x1f\x8b\x08" + RawBytes(Stream<uint16_t>(300)) + "x");
+  const auto is = [](const char* what) { return StatusIs(Code::kInvalidArgument, HasSubstr(what)); };
+  EXPECT_THAT(Open("text.bin", 8), is("it is text, not token ids; save the ids of your tokenizer"));
+  EXPECT_THAT(Open("wide.bin", 8, 0, DType::kUint32), is("it is text, not token ids"));
+  EXPECT_THAT(Open("pointer.bin", 8), is("git lfs pull"));
+  EXPECT_THAT(Open("packed.bin", 8), is("compressed by gzip"));
+  // Numbers that are text as well, and too few to tell.
+  dir_.Write("short.bin", "ids below 64 bytes");
+  EXPECT_OK(Open("short.bin", 8));
+  dir_.Write("bytes.bin", RawBytes(std::vector<uint16_t>(300, 'a')));
+  EXPECT_OK(Open("bytes.bin", 8));
+}
+
 TEST_F(TokensTest, TheHeaderOfLlmcIsNoTokens) {
   std::vector<uint32_t> header(256);
   header[0] = 20240520;

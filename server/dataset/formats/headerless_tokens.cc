@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/headerless_tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/base/quote.h"
+
+namespace pinfeed {
+namespace {
+
+// Whether numbers look like halves of integers twice as wide, whose high halves are every second number:
+// those of ids up to a million are at most 15. If all numbers are so small, they count only if they are 0.
+template <typename Number>
+Result<bool> LooksWider(const RandomAccessFile& file) {
+  constexpr Number kMaxHighHalf = sizeof(Number) == 2 ? 15 : 0;
+  constexpr size_t kMinNumbers = 64;  // fewer numbers may be small by chance
+  std::array<Number, 4096> numbers;
+  const size_t count = std::min<uint64_t>(file.size() / sizeof(Number), numbers.size());
+  if (count < kMinNumbers) return false;
+  const std::span<Number> read(numbers.data(), count);
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(read)));
+  Number low = 0;  // the largest
+  Number high = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Number& largest = i % 2 == 0 ? low : high;
+    largest = std::max(largest, read[i]);
+  }
+  return high <= kMaxHighHalf && (low > kMaxHighHalf || (low > 0 && high == 0));
+}
+
+Status CheckWidth(const RandomAccessFile& file, std::optional<DType> requested) {
+  const std::string object = "open " + QuotePath(file.path());
+  if (!requested) {
+    ASSIGN_OR_RETURN(const bool wider, LooksWider<uint16_t>(file));
+    if (!wider) return OkStatus();
+    return InvalidArgument(
+        object +
+        ": read as uint16, every second number at its beginning is close to 0, which suggests "
+        "wider integers; set token_dtype to uint32, or to uint16 if that is correct; convert a "
+        "file of 64-bit integers to one of these");
+  }
+  if (*requested != DType::kUint32) return OkStatus();
+  ASSIGN_OR_RETURN(const bool wider, LooksWider<uint32_t>(file));
+  if (!wider) return OkStatus();
+  return InvalidArgument(
+      object +
+      ": read as uint32, every second number at its beginning is 0, which suggests 64-bit "
+      "integers; save them with numpy.save as an array of uint32, also if these are uint32");
+}
+
+// Text would give ids that are all possible.
+Status CheckContent(const RandomAccessFile& file) {
+  constexpr std::pair<std::string_view, std::string_view> kStarts[] = {
+      {"version https://git-lfs.", "a pointer of Git LFS in place of the file; fetch it (git lfs pull)"},
+      {"\x1f\x8b\x08", "compressed by gzip; uncompress it (gunzip), and open the result"},
+      {"\x28\xb5\x2f\xfd", "compressed by zstd; uncompress it (unzstd), and open the result"},
+      {"PK\x03\x04", "a zip archive, as torch.save writes; save the ids with numpy.save as uint16 or uint32"},
+  };
+  constexpr size_t kMinText = 64;  // fewer bytes may be text by chance
+  std::array<char, 4096> bytes;
+  const std::string_view start(bytes.data(), std::min<uint64_t>(file.size(), bytes.size()));
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes).first(start.size()))));
+  const auto refuse = [&](std::string_view what) {
+    return InvalidArgument("open " + QuotePath(file.path()) + ": it is " + std::string(what));
+  };
+  for (const auto& [magic, what] : kStarts)
+    if (start.starts_with(magic)) return refuse(what);
+  const bool has_controls = std::ranges::any_of(
+      start, [](unsigned char c) { return c < ' ' && c != '\t' && c != '\n' && c != '\r'; });
+  if (start.size() < kMinText || has_controls) return OkStatus();
+  for (size_t cut = 0; cut < 4; ++cut) {  // the last character may be cut
+    if (IsUtf8(start.substr(0, start.size() - cut)))
+      return refuse(
+          "text, not token ids; save the ids of your tokenizer, such as numpy.array(ids, "
+          "\"uint16\").tofile(\"tokens.bin\"), and open that");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckHeaderlessTokens(const RandomAccessFile& file, std::optional<DType> requested) {
+  RETURN_IF_ERROR(CheckContent(file));
+  return CheckWidth(file, requested);
+}
+
+}  // namespace pinfeed
