@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
 #include "common/base/quote.h"
+#include "common/os/spare_threads.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/service.h"
@@ -61,6 +62,7 @@ Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(const Services& s
 }
 
 Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services) {
+  RETURN_IF_ERROR(CheckSpareThreads("start the gRPC server"));
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);

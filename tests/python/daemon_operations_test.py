@@ -377,3 +377,33 @@ def test_a_full_house_attaches_and_leaves_nothing(wire, start, numbers, how):
     eventually("the memory is back", lambda: status(daemon).pool_used_bytes == 0)
     eventually("the descriptors are back", lambda: status(daemon).open_fds <= empty.open_fds)
     house.stdout.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user of its own to limit")
+def test_a_start_with_too_few_threads_says_so(tmp_path):
+    user = 60000 + os.getpid() % 5000  # whose processes are counted
+    os.chown(tmp_path, user, user)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o711)  # pytest's own folders are for their user only
+    flags = ["--socket-dir", str(tmp_path), "--http-listen", "off", "--pool-bytes", "64MiB", "--workers", "1", "--gpus", "off"]
+
+    def start(threads):
+        """Whether the daemon serves within the limit. If not, its exit status and what it says."""
+        read, write = os.pipe()
+        limited = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "prlimit", f"--nproc={threads}:{threads}", "--core=0:0"]
+        command = [*limited, os.environ["PINFEED_DAEMON"], *flags, "--ready-fd", str(write)]
+        with subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.PIPE, text=True) as daemon, open(read) as ready:
+            os.close(write)
+            serves = ready.read() == "ready\n"
+            if serves:
+                daemon.terminate()
+            return serves, daemon.wait(60), daemon.stderr.read()
+
+    too_few, enough = 1, 512
+    assert start(enough)[0], start(enough)[2]
+    while enough - too_few > 1:
+        between = (too_few + enough) // 2
+        too_few, enough = (too_few, between) if start(between)[0] else (between, enough)
+    for threads in range(too_few, too_few - 16, -1):
+        serves, status, told = start(threads)
+        assert (serves, status) == (False, 1) and "raise the limit of processes" in told, (threads, status, told)

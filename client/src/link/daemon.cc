@@ -19,9 +19,9 @@
 
 #include "client/src/base/fork_guard.h"
 #include "client/src/link/offer_message.h"
-#include "client/src/link/spare_threads.h"
 #include "client/src/link/tls_channel.h"
 #include "common/base/quote.h"
+#include "common/os/spare_threads.h"
 #include "common/os/tcp_address.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
@@ -151,7 +151,7 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
     ASSIGN_OR_RETURN(fd, ConnectUnix(address, SOCK_STREAM, deadline));
   }
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
-  RETURN_IF_ERROR(CheckSpareThreads());
+  RETURN_IF_ERROR(CheckSpareThreads("call pinfeedd"));
   const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -319,7 +319,7 @@ Status Trace(const std::string& address, const std::string& request_json, const 
   RETURN_IF_ERROR(FromJson(request_json, "trace", &request));
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, connect_deadline));
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
-  RETURN_IF_ERROR(CheckSpareThreads());
+  RETURN_IF_ERROR(CheckSpareThreads("call pinfeedd"));
   const GrpcUse grpc_use;
   v1::Admin::Stub stub(
       grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), grpc::ChannelArguments()));

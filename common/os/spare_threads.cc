@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/src/link/spare_threads.h"
+#include "common/os/spare_threads.h"
 
-#include <grpc/support/cpu.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <latch>
@@ -14,9 +14,10 @@
 
 namespace pinfeed {
 
-Status CheckSpareThreads() {
-  constexpr unsigned kFixed = 8;  // timers, executors, this library's
-  const unsigned count = kFixed + std::clamp(gpr_cpu_num_cores(), 2U, 32U);  // and the pool of gRPC 1.51
+Status CheckSpareThreads(std::string_view what) {
+  constexpr size_t kFixed = 8;  // timers, executors, this project's
+  // And the pool of gRPC 1.51.
+  const size_t count = kFixed + static_cast<size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_CONF), 2L, 32L));
   std::latch tried(1);
   std::vector<std::thread> threads;
   std::string fault;
@@ -28,8 +29,8 @@ Status CheckSpareThreads() {
   tried.count_down();
   for (std::thread& thread : threads) thread.join();
   if (fault.empty()) return OkStatus();
-  return ResourceExhausted("call pinfeedd: of the " + std::to_string(count) +
-                           " threads that a call may take, this process cannot start more than " +
+  return ResourceExhausted(std::string(what) + ": of the " + std::to_string(count) +
+                           " threads that this may take, this process cannot start more than " +
                            std::to_string(threads.size()) + " (" + fault +
                            "); raise the limit of processes (ulimit -u, pids.max of the container) or of "
                            "address space (ulimit -v), or use fewer threads");
