@@ -50,35 +50,30 @@ Status NotAnImage(std::span<const std::byte> file) {
 
 }  // namespace
 
-Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, bool oriented) {
-  const auto take = [&](Format format, const auto& header) {
-    format_ = format;
-    stored_width_ = header.width;
-    stored_height_ = header.height;
-    orientation_ = oriented ? header.orientation : 1;
-  };
+Result<ImageSize> ImageDecoder::Open(std::span<const std::byte> file, bool oriented) {
   if (StartsWith(file, kJpegMagic)) {
-    ASSIGN_OR_RETURN(const JpegDecoder::Header header, jpeg_.Open(file));
-    take(Format::kJpeg, header);
+    ASSIGN_OR_RETURN(header_, jpeg_.Open(file));
+    format_ = Format::kJpeg;
   } else if (StartsWith(file, kPngMagic)) {
-    ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file, oriented));
-    take(Format::kPng, header);
+    ASSIGN_OR_RETURN(header_, png_.Open(file, oriented));
+    format_ = Format::kPng;
   } else if (IsWebp(file)) {
-    ASSIGN_OR_RETURN(const WebpDecoder::Header header, webp_.Open(file, oriented));
-    take(Format::kWebp, header);
+    ASSIGN_OR_RETURN(header_, webp_.Open(file, oriented));
+    format_ = Format::kWebp;
   } else {
     return NotAnImage(file);
   }
-  if (OrientationSwapsSides(orientation_)) return Size{stored_height_, stored_width_};
-  return Size{stored_width_, stored_height_};
+  if (!oriented) header_.orientation = 1;
+  if (OrientationSwapsSides(header_.orientation)) return ImageSize{header_.height, header_.width};
+  return ImageSize{header_.width, header_.height};
 }
 
 size_t ImageDecoder::PlainBytes() const {
-  return format_ == Format::kJpeg && orientation_ == 1 ? jpeg_.PlainBytes() : 0;
+  return format_ == Format::kJpeg && header_.orientation == 1 ? jpeg_.PlainBytes() : 0;
 }
 
 Result<ImageView> ImageDecoder::Decode(const Box& region) {
-  const Box stored_box = StoredBox(region, orientation_, stored_width_, stored_height_);
+  const Box stored_box = StoredBox(region, header_.orientation, header_.width, header_.height);
   ImageView stored;
   if (format_ == Format::kJpeg) {
     ASSIGN_OR_RETURN(stored, jpeg_.Decode(stored_box));
@@ -87,9 +82,9 @@ Result<ImageView> ImageDecoder::Decode(const Box& region) {
     ASSIGN_OR_RETURN(const ImageView whole, format_ == Format::kPng ? png_.Decode() : webp_.Decode());
     stored = whole.Crop(stored_box);
   }
-  if (orientation_ == 1) return stored;
+  if (header_.orientation == 1) return stored;
   ASSIGN_OR_RETURN(uint8_t* const out, oriented_.Reserve(region.width, region.height));
-  return Orient(stored, orientation_, out);
+  return Orient(stored, header_.orientation, out);
 }
 
 void ImageDecoder::Trim(size_t bytes) {

@@ -21,12 +21,9 @@ namespace pinfeed {
 // large (CheckDecodedSize).
 class ImageDecoder {
  public:
-  struct Size {
-    int32_t width = 0;  // as displayed
-    int32_t height = 0;
-  };
-  // `oriented` applies the EXIF orientation; otherwise the image is decoded as stored.
-  Result<Size> Open(std::span<const std::byte> file, bool oriented = true);
+  // Returns the size as displayed. `oriented` applies the EXIF orientation; otherwise the image is decoded as
+  // stored.
+  Result<ImageSize> Open(std::span<const std::byte> file, bool oriented = true);
   // Returns the pixels of `region` of the displayed image. The view is valid until the next call of Open.
   // Preconditions: Open succeeded just before; the region is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);
@@ -43,9 +40,7 @@ class ImageDecoder {
  private:
   enum class Format { kJpeg, kPng, kWebp };
   Format format_ = Format::kJpeg;
-  int32_t stored_width_ = 0;
-  int32_t stored_height_ = 0;
-  int orientation_ = 1;
+  ImageHeader header_;  // its orientation is 1 unless the image is to be oriented
   JpegDecoder jpeg_;
   PngDecoder png_;
   WebpDecoder webp_;

@@ -24,6 +24,13 @@ struct ImageSize {
   int32_t height = 0;
 };
 
+// What the decoder of a format says of a file before it decodes it.
+struct ImageHeader {
+  int32_t width = 0;  // as stored
+  int32_t height = 0;
+  int orientation = 1;  // of the file's EXIF; 1 if there is none
+};
+
 // A rectangle of pixels. x and y may be negative where a crop extends beyond the image.
 struct Box {
   int32_t x = 0;

@@ -193,7 +193,7 @@ ImageBuffer& JpegDecoder::pixels() {
   return state_->pixels;
 }
 
-Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
+Result<ImageHeader> JpegDecoder::Open(std::span<const std::byte> file) {
   State& s = *state_;
   const JpegMarkers& markers = s.markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
@@ -207,7 +207,7 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   if (components != 1 && components != 3 && components != 4) {
     return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 are supported");
   }
-  return Header{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
+  return ImageHeader{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
 }
 
 size_t JpegDecoder::PlainBytes() const {

@@ -28,12 +28,7 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  struct Header {
-    int32_t width = 0;  // as stored
-    int32_t height = 0;
-    int orientation = 1;
-  };
-  Result<Header> Open(std::span<const std::byte> file);
+  Result<ImageHeader> Open(std::span<const std::byte> file);
   // Returns the pixels of `region`. The view is valid until the next call of Open. Preconditions: Open
   // succeeded just before; `region` is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);

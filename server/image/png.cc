@@ -50,12 +50,12 @@ Status PngDecoder::Begin(std::span<const std::byte> file) {
   return OkStatus();
 }
 
-Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file, bool oriented) {
+Result<ImageHeader> PngDecoder::Open(std::span<const std::byte> file, bool oriented) {
   RETURN_IF_ERROR(Begin(file));
   RETURN_IF_ERROR(chunks_.Scan(file));
-  if (!oriented) return Header{width_, height_, 1};
+  if (!oriented) return ImageHeader{width_, height_, 1};
   ASSIGN_OR_RETURN(const int orientation, PngOrientation(chunks_));
-  return Header{width_, height_, orientation};
+  return ImageHeader{width_, height_, orientation};
 }
 
 Result<ImageView> PngDecoder::Decode() {

@@ -31,12 +31,8 @@ struct SpngTraits {
 // before and in the pixels; kResourceExhausted for what CheckDecodedSize rejects.
 class PngDecoder {
  public:
-  struct Header {
-    int32_t width = 0;  // as stored
-    int32_t height = 0;
-    int orientation = 1;  // see PngOrientation; 1 unless `oriented`
-  };
-  Result<Header> Open(std::span<const std::byte> file, bool oriented);
+  // The orientation is that of PngOrientation, and is looked for only if `oriented`.
+  Result<ImageHeader> Open(std::span<const std::byte> file, bool oriented);
   // Decodes the whole image. The view is valid until the next call of Open. Precondition: Open succeeded just
   // before.
   Result<ImageView> Decode();

@@ -56,7 +56,7 @@ int OrientationOf(WebPDemuxer* demuxer) {
 
 }  // namespace
 
-Result<WebpDecoder::Header> WebpDecoder::Open(std::span<const std::byte> file, bool oriented) {
+Result<ImageHeader> WebpDecoder::Open(std::span<const std::byte> file, bool oriented) {
   WebPBitstreamFeatures features;
   if (const VP8StatusCode status = WebPGetFeatures(BytesOf(file), file.size(), &features);
       status != VP8_STATUS_OK)
@@ -75,7 +75,7 @@ Result<WebpDecoder::Header> WebpDecoder::Open(std::span<const std::byte> file, b
   width_ = features.width;
   height_ = features.height;
   has_planes_ = features.format == kLossless || features.has_alpha != 0;
-  return Header{width_, height_, oriented ? OrientationOf(demuxer.get()) : 1};
+  return ImageHeader{width_, height_, oriented ? OrientationOf(demuxer.get()) : 1};
 }
 
 Result<ImageView> WebpDecoder::Decode() {

@@ -16,12 +16,8 @@ namespace pinfeed {
 // if there is no memory.
 class WebpDecoder {
  public:
-  struct Header {
-    int32_t width = 0;  // as stored
-    int32_t height = 0;
-    int orientation = 1;  // of the first EXIF chunk; 1 unless `oriented`
-  };
-  Result<Header> Open(std::span<const std::byte> file, bool oriented);
+  // The orientation is that of the first EXIF chunk, and is looked for only if `oriented`.
+  Result<ImageHeader> Open(std::span<const std::byte> file, bool oriented);
   // Decodes the whole image: the chroma of a pixel depends on its neighbours. The view is valid until the
   // next call of Open. Precondition: Open succeeded just before.
   Result<ImageView> Decode();

@@ -89,9 +89,7 @@ bool GpuDecodeProgram::IsForGpu(const SampleKey& key) const {
 
 Status GpuDecodeProgram::Load(const SampleKey& key, const TransformChain& transforms,
                               const SamplePlaces& places, SampleScratch::Buffers& buffers) const {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size opened,
-                   buffers.image.decoder.Open(buffers.image.encoded, oriented_));
-  const ImageSize size{opened.width, opened.height};
+  ASSIGN_OR_RETURN(const ImageSize size, buffers.image.decoder.Open(buffers.image.encoded, oriented_));
   RETURN_IF_ERROR(transforms.Plan({seed_, key.epoch, key.id}, size, buffers.plan));
   const ImageMark mark = buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain;
   places[mark_].front() = static_cast<std::byte>(mark);

@@ -29,9 +29,9 @@ std::optional<CacheableFile> ImageSource::ReadToKeep(const Dataset& dataset, uin
 
 bool ImageSource::Keep(const CacheableFile& file, Scratch& scratch, GeometryScratch& geometry) const {
   if (head_->Has(file.version)) return true;  // another feed was faster
-  const Result<ImageDecoder::Size> opened = scratch.decoder.Open(file.encoded, oriented_);
-  return opened.ok() && head_->MakeAhead(file.version, file.sample, file.encoded,
-                                         {opened->width, opened->height}, scratch.decoder, geometry);
+  const Result<ImageSize> opened = scratch.decoder.Open(file.encoded, oriented_);
+  return opened.ok() &&
+         head_->MakeAhead(file.version, file.sample, file.encoded, *opened, scratch.decoder, geometry);
 }
 
 Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const {
@@ -48,8 +48,7 @@ Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) 
 Result<ImageSize> ImageSource::Open(const TransformChain& transforms, const RandomKey& key, Scratch& scratch,
                                     GeometryPlan& plan, GeometryScratch& geometry) const {
   if (scratch.cached == nullptr) {
-    ASSIGN_OR_RETURN(const ImageDecoder::Size opened, scratch.decoder.Open(scratch.encoded, oriented_));
-    const ImageSize size{opened.width, opened.height};
+    ASSIGN_OR_RETURN(const ImageSize size, scratch.decoder.Open(scratch.encoded, oriented_));
     RETURN_IF_ERROR(transforms.Plan(key, size, plan));
     if (scratch.version) {
       scratch.cached =

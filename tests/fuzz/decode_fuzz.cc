@@ -18,13 +18,14 @@ constexpr int64_t kMaxFuzzPixels = 1 << 20;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using pinfeed::Box;
   using pinfeed::ImageDecoder;
+  using pinfeed::ImageSize;
   using pinfeed::ImageView;
   static ImageDecoder whole_decoder;
   static ImageDecoder part_decoder;
   const auto file = std::as_bytes(std::span(data, size));
-  const pinfeed::Result<ImageDecoder::Size> opened = whole_decoder.Open(file);
+  const pinfeed::Result<ImageSize> opened = whole_decoder.Open(file);
   if (!opened.ok()) return 0;
-  const ImageDecoder::Size image = opened.value();
+  const ImageSize image = opened.value();
   if (int64_t{image.width} * image.height > kMaxFuzzPixels) return 0;
   const pinfeed::Result<ImageView> whole = whole_decoder.Decode({0, 0, image.width, image.height});
   const int32_t x = image.width / 3;

@@ -39,7 +39,7 @@ DecodeFixture::DecodeFixture(std::shared_ptr<const CudaDevice> device,
 std::optional<Expectation> DecodeFixture::Expect(const File& file, const TransformChain& chain,
                                                  uint64_t sample) {
   ImageDecoder header;
-  const ImageDecoder::Size size = Require(header.Open(file, false));
+  const ImageSize size = Require(header.Open(file, false));
   const GeometryPlan plan = Require(worker_.Plan(file, chain, sample));
   const std::optional<ImagePlan> planned = PlanForGpu(plan, {size.width, size.height});
   if (!planned) return std::nullopt;

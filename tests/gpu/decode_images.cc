@@ -104,7 +104,7 @@ bool ComparePartsWithWholes(const std::shared_ptr<const CudaDevice>& device, con
   };
   for (const File& file : files) {
     ImageDecoder header;
-    const ImageDecoder::Size size = Require(header.Open(file, false));
+    const ImageSize size = Require(header.Open(file, false));
     const int32_t right = size.width - kWidth;
     const int32_t bottom = size.height - kHeight;
     for (const int32_t x : {0, 1, 15, 16, 19, right - 1, right}) {

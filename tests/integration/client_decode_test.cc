@@ -145,7 +145,7 @@ TEST_F(ClientDecodeTest, MembersOfAGroupShareBatchesAndTheDecision) {
 std::shared_ptr<CpuDecodeEngine> PickyEngine(std::set<int> widths) {
   return std::make_shared<CpuDecodeEngine>([widths = std::move(widths)](std::span<const std::byte> file) {
     ImageDecoder decoder;
-    const Result<ImageDecoder::Size> size = decoder.Open(file);
+    const Result<ImageSize> size = decoder.Open(file);
     return size.ok() && widths.contains(size->width) ? DataLoss("bad codes") : OkStatus();
   });
 }

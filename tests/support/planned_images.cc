@@ -8,14 +8,14 @@ namespace pinfeed {
 
 Result<GeometryPlan> WorkerPath::Plan(std::span<const std::byte> file, const TransformChain& chain,
                                       uint64_t sample) {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder_.Open(file, false));
+  ASSIGN_OR_RETURN(const ImageSize size, decoder_.Open(file, false));
   GeometryPlan plan;
   RETURN_IF_ERROR(chain.Plan({.seed = 1, .epoch = 0, .sample = sample}, {size.width, size.height}, plan));
   return plan;
 }
 
 Result<std::vector<uint8_t>> WorkerPath::Make(std::span<const std::byte> file, const GeometryPlan& plan) {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder_.Open(file, false));
+  ASSIGN_OR_RETURN(const ImageSize size, decoder_.Open(file, false));
   const ImageSize whole{size.width, size.height};
   ASSIGN_OR_RETURN(const ImageView source, decoder_.Decode(SourceRegion(plan, whole)));
   ASSIGN_OR_RETURN(ImageView made, RunGeometry(plan, whole, source, scratch_));
@@ -29,7 +29,7 @@ Result<std::vector<uint8_t>> WorkerPath::Make(std::span<const std::byte> file, c
 Status MakePlanned(std::span<const std::byte> file, const ImagePlan& plan, const PlannedSize& size,
                    std::span<uint8_t> pixels) {
   ImageDecoder header;
-  ASSIGN_OR_RETURN(const ImageDecoder::Size opened, header.Open(file, false));
+  ASSIGN_OR_RETURN(const ImageSize opened, header.Open(file, false));
   if (opened.width != plan.width || opened.height != plan.height)
     return DataLoss("the image is " + std::to_string(opened.width) + " x " + std::to_string(opened.height));
   const auto height = static_cast<int32_t>(size.height);

@@ -68,7 +68,7 @@ TEST(DecodeTest, RegionOfATurnedImageEqualsTheSameRegionOfTheWhole) {
     SCOPED_TRACE(orientation);
     const std::vector<std::byte> file = Turned(MakeJpeg({.width = 120, .height = 81}, 3), orientation);
     ImageDecoder decoder;
-    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(file));
+    ASSERT_OK_AND_ASSIGN(const ImageSize size, decoder.Open(file));
     EXPECT_EQ(size.width, orientation >= 5 ? 81 : 120);
     EXPECT_EQ(size.height, orientation >= 5 ? 120 : 81);
     ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(file, 7, 40));
@@ -284,9 +284,9 @@ TEST(DecodeTest, SegmentsThatAreTooShortForTheirLengthAreEmpty) {
     for (const char c : segment) with.push_back(static_cast<std::byte>(c));
     with.insert(with.end(), file.begin() + 2, file.end());
     ImageDecoder decoder;
-    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(with));
+    ASSERT_OK_AND_ASSIGN(const ImageSize size, decoder.Open(with));
     EXPECT_EQ(size.width, 20);
-    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size stored, decoder.Open(with, false));
+    ASSERT_OK_AND_ASSIGN(const ImageSize stored, decoder.Open(with, false));
     EXPECT_EQ(stored.width, 30);
     EXPECT_OK(decoder.Decode({0, 0, 30, 20}));
   }

@@ -35,7 +35,7 @@ std::vector<std::byte> MakeJpeg(const JpegOptions& options, uint32_t seed);
 
 // Decodes the whole image as displayed. The view is valid until `decoder` is used again.
 inline Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder) {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder.Open(file));
+  ASSIGN_OR_RETURN(const ImageSize size, decoder.Open(file));
   return decoder.Decode({0, 0, size.width, size.height});
 }
 

@@ -73,7 +73,7 @@ TEST_F(ImageGoldenTest, DecodesWhatPillowDecodesAndRefusesTheRest) {
     const std::vector<std::byte> file = File(words[1]);
     const Result<ImageView> image = DecodeImage(file, decoder);
     // Whether a sample is bad must not depend on its random crop.
-    const Result<ImageDecoder::Size> opened = of_region.Open(file);
+    const Result<ImageSize> opened = of_region.Open(file);
     EXPECT_EQ(opened.ok() && of_region.Decode({0, 0, 1, 1}).ok(), image.ok());
     if (words[0] == "reject") {
       ++refused;

@@ -139,7 +139,7 @@ TEST(PlainJpegTest, GpuGetsNoFileThatLibjpegRejects) {
     }
     const bool good = DecodeImage(file, reference).ok();
     rejected += good ? 0 : 1;
-    const Result<ImageDecoder::Size> opened = decoder.Open(file);
+    const Result<ImageSize> opened = decoder.Open(file);
     if (!opened.ok()) {
       EXPECT_FALSE(good) << i;
       continue;
