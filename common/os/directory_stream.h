@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner type for readdir's streams.
+// The entries of directories, by readdir(3).
 #pragma once
 
 #include <dirent.h>
+
+#include <cerrno>
+#include <string_view>
 
 #include "common/base/unique_handle.h"
 
@@ -20,6 +23,18 @@ inline UniqueDirectoryStream ReadDirectory(UniqueFd directory) {
   UniqueDirectoryStream stream(::fdopendir(directory.get()));
   if (stream) static_cast<void>(directory.release());  // closedir closes it
   return stream;
+}
+
+// Returns the next entry, except "." and "..", valid until the next call. Null at the end, and, with errno,
+// if it fails; errno is 0 at the end.
+inline const dirent* NextEntry(const UniqueDirectoryStream& stream) {
+  while (true) {
+    errno = 0;
+    const dirent* const entry = ::readdir(stream.get());  // NOLINT(concurrency-mt-unsafe): each has its own
+    if (entry == nullptr) return nullptr;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") return entry;
+  }
 }
 
 }  // namespace pinfeed

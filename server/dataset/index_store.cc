@@ -173,8 +173,7 @@ Status IndexStore::MakeRoom(uint64_t bytes) const {
   const UniqueDirectoryStream directory = ReadDirectory(std::move(fd));
   if (!directory) return ErrnoStatus("list", errno);
   std::vector<File> files;
-  while (const dirent* entry =
-             ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
+  while (const dirent* const entry = NextEntry(directory)) {
     const std::string_view name = entry->d_name;
     struct stat info = {};
     if (!IsOwnName(name)) continue;

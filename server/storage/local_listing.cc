@@ -96,19 +96,12 @@ Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& v
   const UniqueDirectoryStream dir = ReadDirectory(std::move(fd));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   Listing listing{before.id};
-  while (true) {
-    errno = 0;
-    const dirent* entry = ::readdir(dir.get());
-    if (entry == nullptr) {
-      if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
-      break;
-    }
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
+  while (const dirent* const entry = NextEntry(dir)) {
     listing.may_have_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
-    RETURN_IF_ERROR(visit({name, kind}));
+    RETURN_IF_ERROR(visit({entry->d_name, kind}));
   }
+  if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   ASSIGN_OR_RETURN(const NodeVersion after, version_of(::dirfd(dir.get())));
   listing.changed = after != before;
   listing.version = before;
@@ -146,25 +139,17 @@ Result<Stamp> LocalPath::StampOf(std::string_view below) const {
   Stamp of_all = stamp;
   uint64_t entries = 0;
   size_t count = 0;
-  while (true) {
-    errno = 0;
-    const dirent* const entry =
-        ::readdir(directory.get());  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
-    if (entry == nullptr) {
-      if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
-      break;
-    }
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
+  while (const dirent* const entry = NextEntry(directory)) {
     if (++count > kMaxStamped) return stamp;
     const std::optional<NodeStat> of_entry = StatNode(::dirfd(directory.get()), entry->d_name);
     if (!of_entry) continue;
     Stamp one{kStart, of_all.changed_ns, {}};
     MixStat(*of_entry, one);
-    if (S_ISLNK(of_entry->mode)) MixTarget(*this, JoinPath(below, name), one);
+    if (S_ISLNK(of_entry->mode)) MixTarget(*this, JoinPath(below, entry->d_name), one);
     entries += one.value;  // a sum, since readdir has no order
     of_all.changed_ns = one.changed_ns;
   }
+  if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   Mix(entries, of_all.value);
   return of_all;
 }
