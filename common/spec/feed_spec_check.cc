@@ -29,6 +29,12 @@ bool IsPrintable(std::string_view text) {
   return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
+void CheckWithin(const char* field, uint64_t value, uint64_t least, uint64_t most, Faults& faults) {
+  if (value >= least && value <= most) return;
+  faults.Add(field, std::to_string(value) + " is not within " + std::to_string(least) + " to " +
+                        std::to_string(most));
+}
+
 void CheckProduced(const DatasetSpec& spec, Faults& faults) {
   const ProducedDataset& produced = *spec.produced;
   if (!spec.name.empty() || !spec.path.empty() || !spec.format.empty() || !spec.options.empty())
@@ -36,19 +42,9 @@ void CheckProduced(const DatasetSpec& spec, Faults& faults) {
                "goes without a name, path, format or option: its producers read the samples");
   CheckText(produced.name, kMaxNameBytes, "dataset.produced.name", faults);
   CheckText(produced.fingerprint, kMaxNameBytes, "dataset.produced.fingerprint", faults);
-  if (produced.samples == 0 || produced.samples > kMaxProducedSamples) {
-    faults.Add("dataset.produced.samples", std::to_string(produced.samples) + " is not within 1 to " +
-                                               std::to_string(kMaxProducedSamples));
-  }
-  if (produced.lanes > kMaxLanes) {
-    faults.Add("dataset.produced.lanes",
-               std::to_string(produced.lanes) + " is not within 0 to " + std::to_string(kMaxLanes));
-  }
-  if (produced.task_timeout_ms > kMaxTaskTimeoutMs) {
-    faults.Add("dataset.produced.task_timeout_ms", std::to_string(produced.task_timeout_ms) +
-                                                       " is not within 0 to " +
-                                                       std::to_string(kMaxTaskTimeoutMs));
-  }
+  CheckWithin("dataset.produced.samples", produced.samples, 1, kMaxProducedSamples, faults);
+  CheckWithin("dataset.produced.lanes", produced.lanes, 0, kMaxLanes, faults);
+  CheckWithin("dataset.produced.task_timeout_ms", produced.task_timeout_ms, 0, kMaxTaskTimeoutMs, faults);
   if (produced.task_timeout_ms != 0 && produced.lanes > 1) {
     faults.Add("dataset.produced.task_timeout_ms",
                "is not possible with lanes: only one of them can fill a batch");
@@ -85,10 +81,7 @@ void CheckEncodedImages(const FeedSpec& spec, Faults& faults) {
                       "is for a produced dataset only: other datasets say themselves what "
                       "their images are");
   }
-  if (spec.encoded_images > kMaxEncodedImages) {
-    faults.Add("encoded_images", std::to_string(spec.encoded_images) + " is not within 0 to " +
-                                     std::to_string(kMaxEncodedImages));
-  }
+  CheckWithin("encoded_images", spec.encoded_images, 0, kMaxEncodedImages, faults);
   if (spec.batch_size > 1)
     faults.Add("batch_size",
                "must be 1 with encoded_images: one sample of the feed has all images of a batch");
@@ -103,11 +96,8 @@ void CheckEncodedImages(const FeedSpec& spec, Faults& faults) {
   }
 }
 
-// What the daemon does with the samples of a dataset that it reads itself. `why` it is not possible here.
-void RefuseDatasetOptions(const FeedSpec& spec, const char* why, Faults& faults) {
-  const auto refuse = [&faults, why](bool given, const char* field) {
-    if (given) faults.Add(field, why);
-  };
+// Calls refuse(given, field) for what the daemon does with the samples of a dataset that it reads itself.
+void RefuseDatasetOptions(const FeedSpec& spec, const auto& refuse) {
   refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
   refuse(spec.valid, "valid");
   refuse(!spec.masks.empty(), "masks");
@@ -127,7 +117,7 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   };
   refuse(!spec.transforms.empty() && spec.encoded_images == 0, "transforms");
   refuse(spec.sample_ids, "sample_ids");  // they are there anyway
-  RefuseDatasetOptions(spec, kWhy, faults);
+  RefuseDatasetOptions(spec, refuse);
   refuse(spec.sharing == Sharing::kQueue, "sharing");
   if (spec.backend != Backend::kHost)
     faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
@@ -135,11 +125,6 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
 
 void CheckBatcher(const FeedSpec& spec, Faults& faults) {
   const BatcherSpec& batcher = *spec.batcher;
-  const auto check = [&faults](const char* field, uint64_t value, uint64_t least, uint64_t most) {
-    if (value >= least && value <= most) return;
-    faults.Add(field, std::to_string(value) + " is not within " + std::to_string(least) + " to " +
-                          std::to_string(most));
-  };
   static constexpr char kWhy[] = "is not possible with a batcher: its samples are requests of clients";
   const auto refuse = [&faults](bool given, const char* field) {
     if (given) faults.Add(field, kWhy);
@@ -147,10 +132,10 @@ void CheckBatcher(const FeedSpec& spec, Faults& faults) {
   if (spec.dataset != DatasetSpec()) faults.Add("dataset", "must be empty for a batcher");
   if (spec.sharing != Sharing::kQueue)
     faults.Add("sharing", "must be QUEUE for a batcher, whose name is the group");
-  check("batch_size", spec.batch_size, 1, kMaxBatcherSamples);
-  check("batcher.max_delay_us", batcher.max_delay_us, 0, kMaxBatcherDelayUs);
-  check("batcher.queue_limit", batcher.queue_limit, 1, kMaxBatcherQueue);
-  check("batcher.max_answer_bytes", batcher.max_answer_bytes, 1, kMaxAnswerBytes);
+  CheckWithin("batch_size", spec.batch_size, 1, kMaxBatcherSamples, faults);
+  CheckWithin("batcher.max_delay_us", batcher.max_delay_us, 0, kMaxBatcherDelayUs, faults);
+  CheckWithin("batcher.queue_limit", batcher.queue_limit, 1, kMaxBatcherQueue, faults);
+  CheckWithin("batcher.max_answer_bytes", batcher.max_answer_bytes, 1, kMaxAnswerBytes, faults);
   if (batcher.array) {
     if (batcher.max_request_bytes != 0)
       faults.Add("batcher.max_request_bytes", "is for encoded images only: an array has a fixed size");
@@ -160,16 +145,16 @@ void CheckBatcher(const FeedSpec& spec, Faults& faults) {
     if (!bytes.ok()) {
       faults.Add("batcher.array", bytes.status().message());
     } else {
-      check("batcher.array", *bytes, 1, kMaxRequestBytes);
+      CheckWithin("batcher.array", *bytes, 1, kMaxRequestBytes, faults);
     }
   } else {
-    check("batcher.max_request_bytes", batcher.max_request_bytes, 1, kMaxRequestBytes);
+    CheckWithin("batcher.max_request_bytes", batcher.max_request_bytes, 1, kMaxRequestBytes, faults);
   }
   refuse(spec.order != Order::kSequential, "order");
   refuse(spec.world_size != 1, "world_size");
   refuse(spec.epochs != 0, "epochs");
   refuse(spec.drop_last, "drop_last");
-  RefuseDatasetOptions(spec, kWhy, faults);
+  RefuseDatasetOptions(spec, refuse);
 }
 
 void CheckDataset(const DatasetSpec& spec, Faults& faults) {
@@ -231,23 +216,19 @@ void CheckResident(const FeedSpec& spec, Faults& faults) {
     faults.Add("resident", "keeps decoded images, so the decode must be CPU: each image is decoded once");
 }
 
-bool Holds(const std::vector<std::string>& names, size_t count, const std::string& name) {
-  const auto end = names.begin() + static_cast<std::ptrdiff_t>(count);
-  return std::find(names.begin(), end, name) != end;
-}
-
 // Whether the dataset has these fields is checked once it is open.
 void CheckFieldNames(const std::string& list, const std::vector<std::string>& names, Faults& faults) {
   if (names.size() > kMaxNamedFields) {
     return faults.Add(list, "has " + std::to_string(names.size()) + " names, at most " +
                                 std::to_string(kMaxNamedFields) + " are possible");
   }
+  std::set<std::string_view> earlier;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string at = list + "[" + std::to_string(i) + "]";
     CheckText(names[i], kMaxNameBytes, at, faults);
     if (names[i].empty()) {
       faults.Add(at, "is empty; it must be the name of a field");
-    } else if (Holds(names, i, names[i])) {
+    } else if (!earlier.insert(names[i]).second) {
       faults.Add(at, "is listed twice");
     }
   }
@@ -266,7 +247,7 @@ void CheckFields(const FeedSpec& spec, Faults& faults) {
   CheckFieldNames("pad", padded, faults);
   if (spec.masks.size() > kMaxNamedFields) return;
   for (size_t i = 0; i < spec.fields_unchanged.size() && i < kMaxNamedFields; ++i) {
-    if (Holds(spec.masks, spec.masks.size(), spec.fields_unchanged[i]))
+    if (std::ranges::count(spec.masks, spec.fields_unchanged[i]) > 0)
       faults.Add("fields_unchanged[" + std::to_string(i) + "]",
                  "is in masks too; a field either follows the image or stays as it is");
   }
@@ -309,10 +290,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
                            std::to_string(spec.world_size));
   }
   CheckFields(spec, faults);
-  if (spec.slots != 0 && (spec.slots < kMinSlots || spec.slots > kMaxSlots)) {
-    faults.Add("slots", std::to_string(spec.slots) + " is not within " + std::to_string(kMinSlots) + " to " +
-                            std::to_string(kMaxSlots));
-  }
+  if (spec.slots != 0) CheckWithin("slots", spec.slots, kMinSlots, kMaxSlots, faults);
   CheckSharing(spec, faults);
   CheckDecode(spec, faults);
   CheckResident(spec, faults);
