@@ -57,12 +57,11 @@ class DatasetFormat {
   // If `contents` look like this format, returns the evidence for messages: "folders (such as 'cat')".
   virtual std::optional<std::string> Recognise(const DatasetContents& contents,
                                                const ParameterMap& options) const = 0;
-  // `user_path` becomes DatasetInfo::path. `store` has what earlier opens kept; it may be null.
-  // Preconditions: CheckOptions found no fault; `contents` is ListContents(*location).
+  // `info` has what does not depend on the format: the rest is added. `store` has what earlier opens kept; it
+  // may be null. Preconditions: CheckOptions found no fault; `contents` is ListContents(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                                      const DatasetContents& contents,
-                                                      const std::string& user_path, ParameterReader& options,
-                                                      IndexStore* store) const = 0;
+                                                      const DatasetContents& contents, DatasetInfo info,
+                                                      ParameterReader& options, IndexStore* store) const = 0;
 };
 
 // All formats.

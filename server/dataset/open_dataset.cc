@@ -203,9 +203,10 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(std::shared_ptr<const Locatio
   ParameterReader reader(options, "dataset", faults);
   format->CheckOptions(reader, true);
   RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
+  DatasetInfo info{.format = std::string(format->name()), .path = spec.path, .remote = location->remote()};
   try {
     ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
-                     format->Open(std::move(location), contents, spec.path, reader, store));
+                     format->Open(std::move(location), contents, std::move(info), reader, store));
     RETURN_IF_ERROR(
         CheckClasses(dataset->info().classes).WithContext("open dataset " + QuotePath(contents.path)));
     return dataset;

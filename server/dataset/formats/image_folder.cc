@@ -64,18 +64,15 @@ class ImageFolder final : public Dataset {
 // file name), including nested directories. Files of other kinds are ignored. Images of an unsupported kind
 // (.bmp, .tif, ...), dangling links to images and classes without images are errors that name them, so
 // samples never go missing silently.
-Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
-                                                       std::string user_path, IndexStore* store) {
+Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base, DatasetInfo info,
+                                                       IndexStore* store) {
   ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base, store));
-  DatasetInfo info{.format = "image_folder",
-                   .path = std::move(user_path),
-                   .samples = index.samples(),
-                   .fingerprint = index.FingerprintHex(),
-                   .fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
-                              {{"label", DType::kInt64, {}}, FieldKind::kTensor},
-                              SamplePathField(index.longest_path())},
-                   .classes = index.classes(),
-                   .remote = base->remote()};
+  info.samples = index.samples();
+  info.fingerprint = index.FingerprintHex();
+  info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
+                 {{"label", DType::kInt64, {}}, FieldKind::kTensor},
+                 SamplePathField(index.longest_path())};
+  info.classes = index.classes();
   return std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info));
 }
 
@@ -92,10 +89,10 @@ class ImageFolderDatasetFormat final : public DatasetFormat {
     return "images (such as " + QuotePath(contents.image) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, DatasetInfo info,
                                               ParameterReader& /*options*/,
                                               IndexStore* store) const override {
-    if (contents.is_directory) return OpenImageFolder(std::move(location), user_path, store);
+    if (contents.is_directory) return OpenImageFolder(std::move(location), std::move(info), store);
     return InvalidArgument("image folder " + QuotePath(contents.path) +
                            " is a file; name the directory that holds the class folders");
   }

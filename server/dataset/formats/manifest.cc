@@ -137,8 +137,9 @@ struct ManifestOptions {
 class ManifestLoader {
  public:
   ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options,
-                 IndexMemory& memory)
-      : memory_(memory),
+                 IndexMemory& memory, DatasetInfo known)
+      : info(std::move(known)),
+        memory_(memory),
         file_(file),
         kind_(kind),
         options_(options),
@@ -458,7 +459,7 @@ Result<bool> IsComplete(const RandomAccessFile& table) {
 // - any other column, such as one of numbers with missing values: none. DatasetInfo::left_out says why.
 // kInvalidArgument names the line, or the column and the columns that exist.
 Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
-                                                    const std::string& name, std::string user_path,
+                                                    const std::string& name, DatasetInfo info,
                                                     const ManifestOptions& options) {
   ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
   const int64_t now = UnixNanoseconds();
@@ -466,7 +467,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   const auto settled = IsSettled(stamp.changed_ns, now) ? std::optional(stamp) : std::nullopt;
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
   IndexMemory memory;
-  ManifestLoader loader(*file, kind, options, memory);
+  ManifestLoader loader(*file, kind, options, memory, std::move(info));
   const Status loaded = loader.Load();
   if (loaded.code() == Code::kResourceExhausted)
     return loaded.WithContext("open manifest " + QuotePath(file->path()));
@@ -478,13 +479,9 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
         " to this name");
   }
   RETURN_IF_ERROR(loaded);
-  DatasetInfo info = std::move(loader.info);
-  info.format = "manifest";
-  info.remote = folder->remote();
-  info.path = std::move(user_path);
-  info.fingerprint = FingerprintOf(info, loader.images, loader.values);
+  loader.info.fingerprint = FingerprintOf(loader.info, loader.images, loader.values);
   return std::make_shared<const Manifest>(std::move(folder), name, settled, std::move(loader.images),
-                                          std::move(loader.values), std::move(info));
+                                          std::move(loader.values), std::move(loader.info));
 }
 
 class ManifestDatasetFormat final : public DatasetFormat {
@@ -506,13 +503,13 @@ class ManifestDatasetFormat final : public DatasetFormat {
     return QuotePath(contents.metadata);
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, DatasetInfo info,
                                               ParameterReader& given, IndexStore* /*store*/) const override {
     const ManifestOptions options{given.Word("image", ""), given.Word("label", "")};
     if (!contents.is_directory) {
       const std::string name = contents.path.substr(contents.path.rfind('/') + 1);
       ASSIGN_OR_RETURN(std::shared_ptr<const Location> folder, location->Parent());
-      return OpenManifest(std::move(folder), name, user_path, options);
+      return OpenManifest(std::move(folder), name, std::move(info), options);
     }
     if (contents.metadata.empty()) {
       return InvalidArgument("manifest " + QuotePath(contents.path) +
@@ -522,7 +519,7 @@ class ManifestDatasetFormat final : public DatasetFormat {
       return InvalidArgument("manifest " + QuotePath(contents.path) +
                              " has a metadata.jsonl and a metadata.csv, which may differ; name the file");
     }
-    return OpenManifest(std::move(location), contents.metadata, user_path, options);
+    return OpenManifest(std::move(location), contents.metadata, std::move(info), options);
   }
 };
 

@@ -193,18 +193,15 @@ Status AddArray(const Location& base, std::string_view below, std::string name,
 }
 
 std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<ArrayFile> arrays,
-                                           std::string user_path, DatasetInfo info) {
-  info.format = "npy";
-  info.path = std::move(user_path);
+                                           DatasetInfo info) {
   Fingerprint fingerprint;
   fingerprint.Add("npy").Add(info.samples).Add(uint64_t{info.fields.size()});
   for (const Field& field : info.fields) fingerprint.Add(field.spec);
   info.fingerprint = fingerprint.Hex();
-  info.remote = base.remote();
   return std::make_shared<const NpyDataset>(std::move(arrays), base.path(), std::move(info));
 }
 
-Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, DatasetInfo info) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (IsOfMacos(entry.name) || !HasExtension(entry.name, kNpyExtensions)) return OkStatus();
@@ -227,18 +224,16 @@ Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, st
   }
   std::ranges::sort(names);
   std::vector<ArrayFile> arrays;
-  DatasetInfo info;
   for (const std::string& name : names) {
     RETURN_IF_ERROR(AddArray(base, name, name.substr(0, name.size() - kExtension.size()), arrays, info));
   }
-  return MakeDataset(base, std::move(arrays), std::move(user_path), std::move(info));
+  return MakeDataset(base, std::move(arrays), std::move(info));
 }
 
-Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, DatasetInfo info) {
   std::vector<ArrayFile> arrays;
-  DatasetInfo info;
   RETURN_IF_ERROR(AddArray(base, "", "data", arrays, info));
-  return MakeDataset(base, std::move(arrays), std::move(user_path), std::move(info));
+  return MakeDataset(base, std::move(arrays), std::move(info));
 }
 
 class NpyDatasetFormat final : public DatasetFormat {
@@ -252,10 +247,10 @@ class NpyDatasetFormat final : public DatasetFormat {
     return ".npy files (such as " + QuotePath(contents.npy_file) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, DatasetInfo info,
                                               ParameterReader& /*options*/,
                                               IndexStore* /*store*/) const override {
-    return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
+    return (contents.is_directory ? OpenNpyDirectory : OpenNpyFile)(*location, std::move(info));
   }
 };
 

@@ -243,7 +243,7 @@ struct TokenOptions {
 // Sample i starts at token i * stride and spans sequence_length + 1 tokens, so the number of samples is
 // floor((tokens - (sequence_length + 1)) / stride) + 1. The headers of a .npy file
 // and of llm.c state the element type. A file that starts with one has it, whatever its name.
-Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
+Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, DatasetInfo info,
                                                   const TokenOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
   bool is_npy = base.path().ends_with(kNpyExtension);
@@ -268,9 +268,7 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
                            " tokens, but one sample of sequence_length " + std::to_string(length) +
                            " needs " + std::to_string(length + 1));
   }
-  DatasetInfo info{.format = "tokens",
-                   .path = std::move(user_path),
-                   .samples = (stream.tokens - (length + 1)) / stride + 1};
+  info.samples = (stream.tokens - (length + 1)) / stride + 1;
   const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
   info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},
                  {{"y", DType::kInt64, shape}, FieldKind::kTensor}};
@@ -282,7 +280,6 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
       .Add(stride)
       .Add(info.samples);
   info.fingerprint = fingerprint.Hex();
-  info.remote = base.remote();
   return std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info));
 }
 
@@ -315,7 +312,7 @@ class TokensDatasetFormat final : public DatasetFormat {
            QuotePath(contents.bin_file.empty() ? contents.npy_file : contents.bin_file) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, DatasetInfo info,
                                               ParameterReader& options,
                                               IndexStore* /*store*/) const override {
     if (contents.is_directory) return TokensInDirectory(contents);
@@ -323,7 +320,7 @@ class TokensDatasetFormat final : public DatasetFormat {
                         .stride = static_cast<uint64_t>(options.Number("stride", 0))};
     if (const Result<DType> dtype = DTypeFromName(options.Word("token_dtype", "")); dtype.ok())
       tokens.dtype = *dtype;
-    return OpenTokens(*location, user_path, tokens);
+    return OpenTokens(*location, std::move(info), tokens);
   }
 };
 

@@ -179,7 +179,8 @@ class WebDataset final : public Dataset {
 // Purpose: makes fields of what the shards have. Borrows the location.
 class FieldChooser {
  public:
-  FieldChooser(const Location& base, std::vector<ShardIndex>& shards) : base_(base), shards_(shards) {}
+  FieldChooser(const Location& base, std::vector<ShardIndex>& shards, DatasetInfo known)
+      : info(std::move(known)), base_(base), shards_(shards) {}
 
   Status Choose() {
     std::vector<std::string> names;
@@ -358,7 +359,7 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
     return "tar archives (such as " + QuotePath(contents.tar_file) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const DatasetContents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, DatasetInfo info,
                                               ParameterReader& /*options*/,
                                               IndexStore* store) const override {
     std::vector<std::string> names(1);
@@ -366,18 +367,14 @@ class WebdatasetDatasetFormat final : public DatasetFormat {
       ASSIGN_OR_RETURN(names, ShardNames(*location));
     }
     ASSIGN_OR_RETURN(std::vector<ShardIndex> shards, IndexShards(*location, names, store));
-    FieldChooser chooser(*location, shards);
+    FieldChooser chooser(*location, shards, std::move(info));
     RETURN_IF_ERROR(chooser.Choose());
-    DatasetInfo info = std::move(chooser.info);
-    info.format = name();
-    info.path = user_path;
-    info.remote = location->remote();
-    info.fingerprint = FingerprintOf(info, shards);
+    chooser.info.fingerprint = FingerprintOf(chooser.info, shards);
     for (ShardIndex& shard : shards) shard.fields.clear();  // those that are left out
     spdlog::info("opened {}: {} samples in {} shards; {} files belong to none", QuotePath(location->path()),
-                 info.samples, shards.size(), chooser.passed_over());
+                 chooser.info.samples, shards.size(), chooser.passed_over());
     return std::make_shared<const WebDataset>(std::move(location), std::move(shards),
-                                              std::move(chooser.columns), std::move(info));
+                                              std::move(chooser.columns), std::move(chooser.info));
   }
 };
 
