@@ -11,23 +11,11 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/memory_size.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 
 namespace pinfeed {
-
-// A number of bytes, or a share of a total. Unless stated otherwise, the total is the memory available at the
-// start.
-struct MemorySize {
-  uint64_t bytes = 0;  // 0: `share` applies
-  double share = 0.25;
-
-  bool IsSet() const { return bytes != 0 || share != 0; }
-
-  uint64_t Of(uint64_t whole) const {
-    return bytes != 0 ? bytes : static_cast<uint64_t>(static_cast<double>(whole) * share);
-  }
-};
 
 // Which users may connect to the sockets, besides the daemon's own user and root.
 struct AllowedUids {
@@ -42,7 +30,8 @@ struct Config {
   uint32_t socket_mode = 0660;
   std::string socket_group;
   AllowedUids allowed_uids;
-  MemorySize pool_bytes;
+  // Shares of memory are of what is available at the start, unless stated otherwise.
+  MemorySize pool_bytes{0, 0.25};
   MemorySize cache_bytes{0, 0};       // for decoded images; not set: off
   std::string gpus = "auto";          // "auto": any that exist; "on": at least one required; "off": none
   MemorySize pinned_bytes{0, 0.125};  // or a share of pool_bytes

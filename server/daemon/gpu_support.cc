@@ -13,12 +13,9 @@ Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
                             std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
   if (config.gpus == "off") return GpuSupport{nullptr, "host (gpus = off)"};
   const DeviceOptions options{.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes()),
-                              .gpu_bytes = config.gpu_bytes.bytes,
-                              .gpu_share = config.gpu_bytes.share,
-                              .user_pinned_bytes = config.user_pinned_bytes.bytes,
-                              .user_pinned_share = config.user_pinned_bytes.share,
-                              .user_gpu_bytes = config.user_gpu_bytes.bytes,
-                              .user_gpu_share = config.user_gpu_bytes.share,
+                              .gpu_bytes = config.gpu_bytes,
+                              .user_pinned_bytes = config.user_pinned_bytes,
+                              .user_gpu_bytes = config.user_gpu_bytes,
                               .threads = UsableCpus(AffinityCpus()),
                               .on_failure = std::move(on_failure),
                               .on_progress = std::move(on_progress)};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/histogram.h"
+#include "common/base/memory_size.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
@@ -107,13 +108,10 @@ class DeviceArenas {
 
 struct DeviceOptions {
   uint64_t pinned_bytes = 0;  // host memory to pin at the start
-  uint64_t gpu_bytes = 0;     // per GPU, for arenas; 0: `gpu_share` of its memory
-  double gpu_share = 0;
-  // Limits per user: bytes, or a share where the bytes are 0.
-  uint64_t user_pinned_bytes = 0;
-  double user_pinned_share = 1;
-  uint64_t user_gpu_bytes = 0;
-  double user_gpu_share = 1;
+  MemorySize gpu_bytes;       // per GPU, for arenas
+  // Limits per user.
+  MemorySize user_pinned_bytes{0, 1};
+  MemorySize user_gpu_bytes{0, 1};
   unsigned threads = 1;  // number of threads that fault in pinned memory
   // Called when a GPU's context is broken, from any thread and possibly more than once.
   std::function<void(const Status&)> on_failure;

@@ -61,25 +61,23 @@ class Gpus final : public DeviceArenas {
       ShrinkContext(*gpu.device);
       nodes.emplace(gpu.device->numa_node(), gpu.device);
       const uint64_t total = gpu.device->total_bytes();
-      if (options.gpu_bytes > total) {
-        return ResourceExhausted("gpu_bytes: " + std::to_string(options.gpu_bytes) +
+      if (options.gpu_bytes.bytes > total) {
+        return ResourceExhausted("gpu_bytes: " + std::to_string(options.gpu_bytes.bytes) +
                                  " bytes are more than the " + std::to_string(total) + " of GPU " +
                                  gpu.device->uuid());
       }
-      const auto share = static_cast<uint64_t>(static_cast<double>(total) * options.gpu_share);
-      const uint64_t budget = options.gpu_bytes != 0 ? options.gpu_bytes : share;
-      const auto of_user = static_cast<uint64_t>(static_cast<double>(budget) * options.user_gpu_share);
+      const uint64_t budget = options.gpu_bytes.Of(total);
       gpu.memory = std::make_unique<MemoryBudget>(
-          budget, options.user_gpu_bytes != 0 ? options.user_gpu_bytes : of_user,
+          budget, options.user_gpu_bytes.Of(budget),
           MemoryBudget::Names{"the memory for batches of GPU " + gpu.device->uuid(), "gpu_bytes",
                               "user_gpu_bytes"});
       gpus->gpus_.push_back(std::move(gpu));
     }
     for (const auto& [node, device] : nodes) {
       const uint64_t pinned = options.pinned_bytes / nodes.size();
-      const double of_user = options.user_pinned_bytes == 0
-                                 ? options.user_pinned_share
-                                 : std::min(1.0, static_cast<double>(options.user_pinned_bytes) /
+      const double of_user = options.user_pinned_bytes.bytes == 0
+                                 ? options.user_pinned_bytes.share
+                                 : std::min(1.0, static_cast<double>(options.user_pinned_bytes.bytes) /
                                                      static_cast<double>(options.pinned_bytes));
       const PinnedRegion::Options region{pinned, of_user, node, options.threads, options.on_progress};
       ASSIGN_OR_RETURN(BudgetLease lease, pool.Reserve(region.bytes).WithContext("pinned_bytes"));

@@ -28,9 +28,9 @@ class CudaArenaTest : public ::testing::Test {
   void SetUp() override {
     DeviceOptions options;
     options.pinned_bytes = uint64_t{2} << 20;
-    options.gpu_bytes = uint64_t{10} << 20;
-    options.user_pinned_share = 0.5;
-    options.user_gpu_share = 0.5;
+    options.gpu_bytes.bytes = uint64_t{10} << 20;
+    options.user_pinned_bytes.share = 0.5;
+    options.user_gpu_bytes.share = 0.5;
     options.on_failure = [](const Status& status) { ADD_FAILURE() << status.ToString(); };
     ASSERT_OK_AND_ASSIGN(devices_, MakeDeviceArenas(options, pool_));
     uuid_ = devices_->Snapshot().front().uuid;

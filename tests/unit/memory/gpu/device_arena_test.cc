@@ -27,7 +27,7 @@ class DeviceArenaTest : public ::testing::Test {
   void MakeGpus() {
     DeviceOptions options;
     options.pinned_bytes = 32 * kMiB;
-    options.gpu_bytes = 32 * kMiB;
+    options.gpu_bytes.bytes = 32 * kMiB;
     options.on_failure = [](const Status& failure) { ADD_FAILURE() << failure.message(); };
     ASSERT_OK_AND_ASSIGN(gpus_, MakeDeviceArenas(options, pool_));
   }
