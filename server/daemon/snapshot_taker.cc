@@ -7,6 +7,7 @@
 
 #include "server/config/version.h"
 #include "server/daemon/daemon_parts.h"
+#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 namespace {
@@ -62,7 +63,7 @@ DaemonSnapshot SnapshotTaker::Take() const {
   snapshot.pool_capacity_bytes = parts_.pool->capacity_bytes();
   snapshot.pool_used_bytes = parts_.pool->used_bytes();
   snapshot.open_fds = CountOpenFds();
-  snapshot.max_fds = MaxFds();
+  snapshot.max_fds = static_cast<uint32_t>(std::min<uint64_t>(DescriptorLimit(), UINT32_MAX));
   snapshot.cpu_seconds = CpuSeconds();
   snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
   snapshot.config_good = config_.good();

@@ -3,13 +3,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 
 #include "server/metrics/snapshot.h"
-#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 
@@ -28,10 +26,6 @@ uint64_t ResidentBytes() {
   uint64_t resident_pages = 0;
   if (!(file >> total_pages >> resident_pages)) return 0;
   return resident_pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-uint32_t MaxFds() {
-  return static_cast<uint32_t>(std::min<uint64_t>(DescriptorLimit(), UINT32_MAX));
 }
 
 double CpuSeconds() {

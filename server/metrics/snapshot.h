@@ -136,8 +136,7 @@ using SnapshotFunction = std::function<DaemonSnapshot()>;
 // The number of open descriptors, and the resident memory in bytes; 0 where /proc is unavailable.
 uint32_t CountOpenFds();
 uint64_t ResidentBytes();
-// The limit on descriptors, and the processor time of all threads.
-uint32_t MaxFds();
+// The processor time of all threads.
 double CpuSeconds();
 
 }  // namespace pinfeed

@@ -27,7 +27,7 @@ constexpr char kAdvice[] = "; use fewer processes, or have the operator raise Li
 
 }  // namespace
 
-Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
+Status CheckDescriptorRoom(uint32_t max_sessions, uint64_t max_fds,
                            const std::function<uint32_t()>& count_open) {
   if (max_fds >= kDescriptorsPerSession * max_sessions + kOtherDescriptors) return OkStatus();
   const uint32_t open = count_open();
@@ -58,15 +58,15 @@ uint64_t DescriptorLimit() {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? uint64_t{limit.rlim_cur} : UINT64_MAX;
 }
 
-Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many) {
+Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many, uint64_t max_fds) {
   // The kernel gives the lowest free number, so a number tells how many are open.
-  if (static_cast<uint32_t>(fd) < max_fds / 4 * 3) return OkStatus();
+  if (static_cast<uint64_t>(fd) < max_fds / 4 * 3) return OkStatus();
   return ResourceExhausted("three quarters of the daemon's " + std::to_string(max_fds) +
                            " descriptors are open, and " + who_takes_how_many + kAdvice);
 }
 
-Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count, uint32_t max_fds,
-                                                   const std::string& who_takes_how_many) {
+Result<ConnectionRoom::Taken> ConnectionRoom::Take(uid_t user, uint64_t count,
+                                                   const std::string& who_takes_how_many, uint64_t max_fds) {
   const uint64_t most = max_fds / 8 * 3;
   if (count <= most) {
     if (Taken taken = users_.TryAdd(user, count, most - count)) return taken;

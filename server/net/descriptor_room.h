@@ -16,7 +16,7 @@ namespace pinfeed {
 
 // Returns kResourceExhausted, with the numbers, if another session would use descriptors that connections
 // need. Calls `count_open`, which lists a directory, only if `max_sessions` sessions could use up `max_fds`.
-Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
+Status CheckDescriptorRoom(uint32_t max_sessions, uint64_t max_fds,
                            const std::function<uint32_t()>& count_open);
 
 // Whether the newest descriptor of a connection is one of the last, which are left to the files of samples:
@@ -30,7 +30,8 @@ uint64_t DescriptorLimit();
 
 // The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
 // Leaves a quarter of all to sessions and other connections.
-Status CheckConnectionRoom(uint32_t max_fds, int fd, const std::string& who_takes_how_many);
+Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many,
+                           uint64_t max_fds = DescriptorLimit());
 
 // Purpose: counts the descriptors that such processes of each user take, so that one user leaves half of what
 // they may have to the others. Threads: any.
@@ -39,7 +40,8 @@ class ConnectionRoom {
   using Taken = UserCounts::Counted;
 
   // `count` descriptors of `user`; the rest as CheckConnectionRoom, which looks at those of all users.
-  Result<Taken> Take(uid_t user, uint64_t count, uint32_t max_fds, const std::string& who_takes_how_many);
+  Result<Taken> Take(uid_t user, uint64_t count, const std::string& who_takes_how_many,
+                     uint64_t max_fds = DescriptorLimit());
 
  private:
   UserCounts users_;

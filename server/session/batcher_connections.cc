@@ -11,7 +11,6 @@
 
 #include "common/base/log.h"
 #include "server/memory/host_memory_ledger.h"
-#include "server/metrics/snapshot.h"
 
 namespace pinfeed {
 namespace {
@@ -108,10 +107,8 @@ Status BatcherConnections::Admit(const Peer& peer, const LifelineFrame& frame, U
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  ASSIGN_OR_RETURN(connection.room,
-                   room_.Take(peer.uid, 4, MaxFds(), kTakesFour).WithContext("join a batcher"));
-  RETURN_IF_ERROR(
-      CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesFour).WithContext("join a batcher"));
+  ASSIGN_OR_RETURN(connection.room, room_.Take(peer.uid, 4, kTakesFour).WithContext("join a batcher"));
+  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), kTakesFour).WithContext("join a batcher"));
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);

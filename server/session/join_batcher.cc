@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/base/quote.h"
-#include "server/metrics/snapshot.h"
 #include "server/net/descriptor_room.h"
 #include "server/session/open_feed.h"
 
@@ -60,7 +59,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
                                                    &parts_.quarantine)
                                      .WithContext(what));
   RETURN_IF_ERROR(
-      CheckConnectionRoom(MaxFds(), place.memory->fd(), "a place at a batcher takes four").WithContext(what));
+      CheckConnectionRoom(place.memory->fd(), "a place at a batcher takes four").WithContext(what));
   // A consumer's answers are read on a thread that must not wait for memory.
   if (arguments.consumer) RETURN_IF_ERROR(place.memory->PrepareForClient(0, samples));
   return place;

@@ -96,7 +96,7 @@ Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& argument
         "both share a PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
   RETURN_IF_ERROR(parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size, replaces));
-  return CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds);
+  return CheckDescriptorRoom(parts_.sessions.limit(), DescriptorLimit(), CountOpenFds);
 }
 
 std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,

@@ -11,7 +11,6 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
-#include "server/metrics/snapshot.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
@@ -83,10 +82,8 @@ Status ProducerConnections::Admit(const Peer& peer, const LifelineFrame& frame, 
   connection.session_id = session->id;
   connection.group = group;
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  ASSIGN_OR_RETURN(connection.room,
-                   room_.Take(peer.uid, 2, MaxFds(), kTakesTwo).WithContext("attach a producer"));
-  RETURN_IF_ERROR(
-      CheckConnectionRoom(MaxFds(), connection.pidfd.get(), kTakesTwo).WithContext("attach a producer"));
+  ASSIGN_OR_RETURN(connection.room, room_.Take(peer.uid, 2, kTakesTwo).WithContext("attach a producer"));
+  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), kTakesTwo).WithContext("attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
@@ -144,13 +141,13 @@ void ProducerConnections::OnReadable(ConnectionId id) {
 }
 
 Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest& request) {
-  auto room = room_.Take(connection.peer.uid, 1, MaxFds(), kTakesOne);
+  auto room = room_.Take(connection.peer.uid, 1, kTakesOne);
   Result<UniqueFd> memory = room.ok() ? connection.group->GrantMemory(connection.producer, request.task,
                                                                       request.bytes, *std::move(room))
                                       : room.status().WithoutAdvice();
   if (memory.status().code() == Code::kInvalidArgument) return memory.status();
   if (memory.ok()) {
-    const Status left = CheckConnectionRoom(MaxFds(), memory->get(), kTakesOne);
+    const Status left = CheckConnectionRoom(memory->get(), kTakesOne);
     if (!left.ok()) memory = left.WithoutAdvice();
   }
   // One that does not read is treated like one that hung up, as for tasks.

@@ -62,14 +62,14 @@ TEST(UserCountsTest, AUserHasTheLimitAndOneAmountAtMost) {
 TEST(ConnectionRoomTest, OneUserLeavesHalfToTheOthers) {
   ConnectionRoom room;
   std::vector<ConnectionRoom::Taken> taken;
-  for (int i = 0; i < 96; ++i) taken.push_back(room.Take(1, 4, 1024, "it takes four").value());
-  EXPECT_THAT(room.Take(1, 4, 1024, "it takes four"),
+  for (int i = 0; i < 96; ++i) taken.push_back(room.Take(1, 4, "it takes four", 1024).value());
+  EXPECT_THAT(room.Take(1, 4, "it takes four", 1024),
               StatusIs(Code::kResourceExhausted, HasSubstr("have 384 of the daemon's 1024 descriptors")));
-  EXPECT_OK(room.Take(2, 4, 1024, "it takes four").status());
+  EXPECT_OK(room.Take(2, 4, "it takes four", 1024).status());
   taken.pop_back();
-  EXPECT_OK(room.Take(1, 4, 1024, "it takes four").status());
-  EXPECT_OK(CheckConnectionRoom(1024, 767, "it takes four"));
-  EXPECT_THAT(CheckConnectionRoom(1024, 768, "it takes four"),
+  EXPECT_OK(room.Take(1, 4, "it takes four", 1024).status());
+  EXPECT_OK(CheckConnectionRoom(767, "it takes four", 1024));
+  EXPECT_THAT(CheckConnectionRoom(768, "it takes four", 1024),
               StatusIs(Code::kResourceExhausted, HasSubstr("three quarters")));
 }
 
