@@ -16,8 +16,10 @@ class Faults {
     if (!text_.empty()) text_ += '\n';
     text_ += field + ": " + reason;
   }
+  bool empty() const { return count_ == 0; }
+
   Status ToStatus() const {
-    if (count_ == 0) return OkStatus();
+    if (empty()) return OkStatus();
     return InvalidArgument(
         count_ <= kMaxNamed ? text_ : text_ + "\nand " + std::to_string(count_ - kMaxNamed) + " more faults");
   }

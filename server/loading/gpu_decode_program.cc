@@ -41,11 +41,10 @@ uint32_t ShareFor(uint32_t workers) {
 
 // Why no image of this feed can be decoded by a GPU; empty: some can, or the spec has faults.
 std::string WhyNotOnGpu(const FeedSpec& spec, const Dataset& dataset) {
-  Faults spec_faults;
+  Faults faults;
   std::vector<TransformSpec> specs = spec.transforms;
-  const TransformChain transforms = TransformChain::Parse(specs, spec_faults);
-  if (!spec_faults.ToStatus().ok()) return "";
-  std::vector<std::string> faults;
+  const TransformChain transforms = TransformChain::Parse(specs, faults);
+  if (!faults.empty()) return "";
   const FieldRoles roles = AssignFieldRoles(dataset.info().fields, spec, transforms, faults);
   transforms.Follow({}, faults);
   if (!faults.empty()) return "";

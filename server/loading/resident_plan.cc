@@ -63,10 +63,9 @@ Result<ResidentPlan> PlanResident(const FeedSpec& spec, const Dataset& dataset) 
         "decoded images are kept, so the GPU has nothing to decode: use the decode CPU");
   RETURN_IF_ERROR(CheckShapes(spec, info));
   std::vector<TransformSpec> specs = spec.transforms;
-  Faults spec_faults;
-  std::vector<std::string> faults;
-  const TransformChain all = TransformChain::Parse(specs, spec_faults);
-  RETURN_IF_ERROR(spec_faults.ToStatus());
+  Faults faults;
+  const TransformChain all = TransformChain::Parse(specs, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
   const FieldRoles roles = AssignFieldRoles(info.fields, spec, all, faults);
   PF_CHECK(faults.empty(), "the spec was accepted");
   if (!roles.masks.empty())
@@ -77,7 +76,7 @@ Result<ResidentPlan> PlanResident(const FeedSpec& spec, const Dataset& dataset) 
   const size_t fixed = all.fixed();
   plan.load.transforms = GeometryOf(spec.transforms, fixed);
   std::vector<TransformSpec> head_specs = plan.load.transforms;
-  const TransformChain head = TransformChain::Parse(head_specs, spec_faults);
+  const TransformChain head = TransformChain::Parse(head_specs, faults);
   ImageForm form;
   if (roles.tensor)
     form = {roles.tensor->size.width, roles.tensor->size.height, roles.tensor->channels, DType::kUint8};

@@ -27,20 +27,20 @@ std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
 }
 
-// Appends a fault for each field of spec.pad that cannot be padded.
-void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std::string>& faults) {
+// Adds a fault for each field of spec.pad that cannot be padded.
+void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, Faults& faults) {
   for (const PaddedField& padded : spec.pad) {
     const auto found =
         std::ranges::find_if(info.fields, [&](const Field& f) { return f.spec.name == padded.field; });
     const auto left_out =
         std::ranges::find(info.left_out, padded.field, &std::pair<std::string, std::string>::first);
     if (found == info.fields.end() && left_out != info.left_out.end()) {
-      faults.push_back("pad: '" + padded.field + "' is not available as a field: " + left_out->second);
+      faults.Add("pad", "'" + padded.field + "' is not available as a field: " + left_out->second);
     } else if (found == info.fields.end()) {
-      faults.push_back("pad: a sample has no field '" + padded.field + "', or fields leaves it out");
+      faults.Add("pad", "a sample has no field '" + padded.field + "', or fields leaves it out");
     } else if (found->kind != FieldKind::kRagged) {
-      faults.push_back("pad: field '" + padded.field +
-                       "' has no rows whose number differs from sample to sample: leave it out");
+      faults.Add("pad", "field '" + padded.field +
+                            "' has no rows whose number differs from sample to sample: leave it out");
     }
   }
 }
@@ -241,11 +241,10 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
   program->seed = spec.seed;
-  Faults spec_faults;
+  Faults faults;
   std::vector<TransformSpec> transforms = spec.transforms;
-  program->transforms = TransformChain::Parse(transforms, spec_faults);
-  RETURN_IF_ERROR(spec_faults.ToStatus());
-  std::vector<std::string> faults;
+  program->transforms = TransformChain::Parse(transforms, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
   const FieldRoles roles = AssignFieldRoles(fields, spec, program->transforms, faults);
   program->image = roles.image;
   program->tensor = roles.tensor;
@@ -256,9 +255,9 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     form = {roles.tensor->size.width, roles.tensor->size.height, roles.tensor->channels, DType::kUint8};
   const ImageForm outcome = program->transforms.Follow(form, faults);
   if (faults.empty() && program->image.has_value() && outcome.width == 0) {
-    faults.push_back(
-        "transforms: image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
-        "every sample has one shape (Resize of one value keeps each image's aspect ratio)");
+    faults.Add("transforms",
+               "image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
+               "every sample has one shape (Resize of one value keeps each image's aspect ratio)");
   }
   std::vector<TensorSpec> outputs;
   outputs.reserve(fields.size() + 3);  // with the loader's own
@@ -276,8 +275,8 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   }
   const auto add = [&](const char* option, const std::string& name, DType dtype) {
     if (std::ranges::count(outputs, name, &TensorSpec::name) > 0)
-      faults.push_back(std::string(option) + ": the dataset has a field '" + name + "' of its own; leave " +
-                       option + " out, or rename the field");
+      faults.Add(option, "the dataset has a field '" + name + "' of its own; leave " + option +
+                             " out, or rename the field");
     outputs.push_back({name, dtype, {}});
     return outputs.size() - 1;
   };
@@ -291,18 +290,14 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
       outputs[i].shape[0] = padded->rows;
       outputs[i].lengths = static_cast<uint32_t>(add("pad", padded->field + kLengthSuffix, DType::kInt64));
     } else if (std::ranges::count(outputs, extents, &TensorSpec::name) > 0) {
-      faults.push_back("fields: the tensor '" + extents + "' tells where the rows of the field '" +
-                       fields[i].spec.name + "' lie, and the dataset has a field '" + extents +
-                       "' of its own; rename one of the two, or select fields without one of them");
+      faults.Add("fields", "the tensor '" + extents + "' tells where the rows of the field '" +
+                               fields[i].spec.name + "' lie, and the dataset has a field '" + extents +
+                               "' of its own; rename one of the two, or select fields without one of them");
     }
   }
   if (spec.sample_ids) program->sample_id = add("sample_ids", std::string(kSampleIdTensor), DType::kInt64);
   if (spec.valid) program->valid = add("valid", kValidName, DType::kBool);
-  if (!faults.empty()) {
-    std::string text;
-    for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
-    return InvalidArgument(text);
-  }
+  RETURN_IF_ERROR(faults.ToStatus());
   if (program->image.has_value() && !program->tensor.has_value()) {
     // A remote storage's files have no versions. What a GPU decodes is never served from pixels of a CPU.
     const bool cached = cache.cache != nullptr && !dataset->info().remote && GpuShare(spec) == 0;

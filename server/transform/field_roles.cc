@@ -44,13 +44,13 @@ Result<TensorImage> AsImage(const Field& field) {
   const std::vector<int64_t>& shape = field.spec.shape;
   const bool first = IsChannels(shape.front());
   if (first && IsChannels(shape.back())) {
-    return InvalidArgument("transforms: " + WithShape(field) +
+    return InvalidArgument(WithShape(field) +
                            " may be channels first or channels last; both ends are 1 or 3");
   }
   const int64_t height = shape[first ? 1 : 0];
   const int64_t width = shape[first ? 2 : 1];
   if (height < 1 || width < 1 || height > kMaxImagePixels / width) {
-    return InvalidArgument("transforms: " + WithShape(field) + " is no image: it must have between 1 and " +
+    return InvalidArgument(WithShape(field) + " is no image: it must have between 1 and " +
                            std::to_string(kMaxImagePixels) + " pixels");
   }
   return TensorImage{{static_cast<int32_t>(width), static_cast<int32_t>(height)},
@@ -62,7 +62,7 @@ Result<TensorImage> AsImage(const Field& field) {
 class RoleFinder {
  public:
   RoleFinder(const std::vector<Field>& fields, const FeedSpec& spec, const TransformChain& transforms,
-             std::vector<std::string>& faults)
+             Faults& faults)
       : fields_(fields), spec_(spec), transforms_(transforms), faults_(faults) {}
 
   FieldRoles Find() {
@@ -74,7 +74,7 @@ class RoleFinder {
       if (auto tensor = AsImage(fields_[*roles.image]); tensor.ok()) {
         roles.tensor = tensor.value();
       } else {
-        faults_.push_back(tensor.status().message());
+        faults_.Add("transforms", tensor.status().message());
       }
     }
     const std::optional<std::string> moves = transforms_.FirstThatMovesPixels();
@@ -85,14 +85,15 @@ class RoleFinder {
       if (roles.tensor) {
         CheckField(i, *roles.image, roles.tensor->size, roles.masks);
       } else if (fields_[*roles.image].kind == FieldKind::kEncodedImage && Names(spec_.masks, fields_[i])) {
-        faults_.push_back("masks: " + WithShape(fields_[i]) +
-                          " cannot follow images whose sizes vary; masks are for images of one size, such as "
-                          "those of the npy format");
+        faults_.Add("masks",
+                    WithShape(fields_[i]) +
+                        " cannot follow images whose sizes vary; masks are for images of one size, such as "
+                        "those of the npy format");
       }
     }
     const std::optional<std::string> fills = transforms_.FirstThatFillsWithColour();
     if (fills && !roles.masks.empty())
-      faults_.push_back(*fills + ": fill must be 0 when there are masks, to which zeros are added");
+      faults_.Add(*fills, "fill must be 0 when there are masks, to which zeros are added");
     return roles;
   }
 
@@ -105,20 +106,20 @@ class RoleFinder {
       if (found == fields_.end()) {
         unknown += (unknown.empty() ? "'" : ", '") + name + "'";
       } else if (found->kind == FieldKind::kEncodedImage) {
-        faults_.push_back(list + ": field '" + name +
-                          "' is an encoded image, which cannot be listed here; remove it from the list");
+        faults_.Add(list, "field '" + name +
+                              "' is an encoded image, which cannot be listed here; remove it from the list");
       } else if (found->kind == FieldKind::kRagged && list == "masks") {
-        faults_.push_back("masks: field '" + name +
-                          "' holds texts or rows whose number differs from sample to sample, so it has no "
-                          "pixels that could "
-                          "follow the image. Masks are arrays beside an image array (format npy); masks in "
-                          "files of their own "
-                          "are loaded by a Dataset of yours with pinfeed.DataLoader");
+        faults_.Add("masks",
+                    "field '" + name +
+                        "' holds texts or rows whose number differs from sample to sample, so it has no "
+                        "pixels that could "
+                        "follow the image. Masks are arrays beside an image array (format npy); masks in "
+                        "files of their own "
+                        "are loaded by a Dataset of yours with pinfeed.DataLoader");
       }
     }
     if (!unknown.empty())
-      faults_.push_back(list + ": the dataset has no field " + unknown + "; its fields are " +
-                        NamesOf(fields_));
+      faults_.Add(list, "the dataset has no field " + unknown + "; its fields are " + NamesOf(fields_));
   }
 
   bool IsNamed(const Field& field) const {
@@ -141,22 +142,23 @@ class RoleFinder {
     if (found.size() == 1) return found.front();
     if (found.empty()) {
       const bool named = !spec_.masks.empty() || !spec_.fields_unchanged.empty();
-      faults_.push_back(
-          "transforms: the dataset has no image for them: no encoded one, and no uint8 field of shape "
+      faults_.Add(
+          "transforms",
+          "the dataset has no image for them: no encoded one, and no uint8 field of shape "
           "[channels, height, width] or [height, width, channels] with 1 or 3 channels" +
-          std::string(named ? " that is not named in masks or fields_unchanged" : "") +
-          ". A table names image files in its column file_name, or in the one that the dataset's image "
-          "option "
-          "names; its fields are " +
-          NamesOf(fields_));
+              std::string(named ? " that is not named in masks or fields_unchanged" : "") +
+              ". A table names image files in its column file_name, or in the one that the dataset's image "
+              "option "
+              "names; its fields are " +
+              NamesOf(fields_));
       return std::nullopt;
     }
     std::string names;
     for (const size_t i : found) names += (names.empty() ? "" : ", ") + Quoted(fields_[i]);
-    faults_.push_back("transforms: the dataset has several images (" + names + "); one of them must be " +
-                      (encoded ? "the only one"
-                               : "the image that they are for: name the others in masks or "
-                                 "fields_unchanged"));
+    faults_.Add("transforms", "the dataset has several images (" + names + "); one of them must be " +
+                                  (encoded ? "the only one"
+                                           : "the image that they are for: name the others in masks or "
+                                             "fields_unchanged"));
     return std::nullopt;
   }
 
@@ -172,18 +174,19 @@ class RoleFinder {
     }
     const std::string sides = std::to_string(size.height) + " and " + std::to_string(size.width);
     if (mask && axes.empty()) {
-      faults_.push_back("masks: " + WithShape(field) + " does not fit the image " + Quoted(fields_[image]) +
-                        ": it needs the image's height and width, " + sides + ", as neighbouring dimensions");
+      faults_.Add("masks", WithShape(field) + " does not fit the image " + Quoted(fields_[image]) +
+                               ": it needs the image's height and width, " + sides +
+                               ", as neighbouring dimensions");
     } else if (mask && axes.size() > 1) {
-      faults_.push_back("masks: " + WithShape(field) + " has the image's height and width, " + sides +
-                        ", in more than one place; reshape it so that it has them once");
+      faults_.Add("masks", WithShape(field) + " has the image's height and width, " + sides +
+                               ", in more than one place; reshape it so that it has them once");
     } else if (mask) {
       masks.push_back(LayoutOf(index, axes.front()));
     } else if (!axes.empty()) {
-      faults_.push_back(moving_transform_ + ": " + WithShape(field) +
-                        " has the height and width of the image " + Quoted(fields_[image]) +
-                        ", but would not follow it: name it in masks (it gets the same geometry, by nearest "
-                        "resampling), or in fields_unchanged to keep it as it is");
+      faults_.Add(moving_transform_,
+                  WithShape(field) + " has the height and width of the image " + Quoted(fields_[image]) +
+                      ", but would not follow it: name it in masks (it gets the same geometry, by nearest "
+                      "resampling), or in fields_unchanged to keep it as it is");
     }
   }
 
@@ -199,14 +202,14 @@ class RoleFinder {
   const std::vector<Field>& fields_;
   const FeedSpec& spec_;
   const TransformChain& transforms_;
-  std::vector<std::string>& faults_;
+  Faults& faults_;
   std::string moving_transform_;  // the first transform that moves pixels, for faults
 };
 
 }  // namespace
 
 FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
-                            const TransformChain& transforms, std::vector<std::string>& faults) {
+                            const TransformChain& transforms, Faults& faults) {
   return RoleFinder(fields, spec, transforms, faults).Find();
 }
 

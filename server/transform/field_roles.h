@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/faults.h"
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
 #include "server/image/image.h"
@@ -41,11 +42,11 @@ struct FieldRoles {
   std::vector<MaskField> masks;       // empty when no transform moves pixels
 };
 
-// Assigns the roles. Appends one line per fault to `faults`; the result is valid only if there was none. If a
+// Assigns the roles. The result is valid only if no fault was added. If a
 // transform moves pixels, each field with the image's height and width must be named in spec.masks or
 // spec.fields_unchanged. Otherwise image and mask would silently stop matching.
 // `transforms` is made of spec.transforms. Precondition: CheckFeedSpec found no fault.
 FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
-                            const TransformChain& transforms, std::vector<std::string>& faults);
+                            const TransformChain& transforms, Faults& faults);
 
 }  // namespace pinfeed

@@ -88,11 +88,9 @@ std::optional<std::string> TransformChain::First(bool (Transform::*matches)() co
   return found == links_.end() ? std::nullopt : std::optional(found->place);
 }
 
-ImageForm TransformChain::Follow(ImageForm form, std::vector<std::string>& faults) const {
-  for (const Link& link : links_) {
-    link.transform->Follow(form,
-                           [&](const std::string& fault) { faults.push_back(link.place + ": " + fault); });
-  }
+ImageForm TransformChain::Follow(ImageForm form, Faults& faults) const {
+  for (const Link& link : links_)
+    link.transform->Follow(form, [&](const std::string& fault) { faults.Add(link.place, fault); });
   return form;
 }
 

@@ -44,9 +44,9 @@ class TransformChain {
   std::optional<std::string> FirstThatMovesPixels() const;
   std::optional<std::string> FirstThatFillsWithColour() const;
 
-  // Returns the form of images of `form` after all transforms. Appends one line per fault to `faults`
-  // ("transforms[1] normalize: ..."). The result is valid only if no line was added.
-  ImageForm Follow(ImageForm form, std::vector<std::string>& faults) const;
+  // Returns the form of images of `form` after all transforms. The result is valid only if no fault
+  // ("transforms[1] normalize: ...") was added.
+  ImageForm Follow(ImageForm form, Faults& faults) const;
   // Plans the geometry of one image of `size` by the transforms [first, last), of which the default is all.
   // Returns the first error of a Transform::Plan.
   Status Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first = 0,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -113,11 +114,19 @@ struct ToDtype {
   }
 };
 
+// One fault each.
+inline std::vector<std::string> LinesOf(const Faults& faults) {
+  std::vector<std::string> lines;
+  std::istringstream text(faults.ToStatus().message());
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
 // The specs as a feed would use them. Throws when they have a fault.
 inline TransformChain ChainOf(std::vector<TransformSpec> specs) {
   Faults faults;
   TransformChain chain = TransformChain::Parse(specs, faults);
-  if (!faults.ToStatus().ok()) throw std::invalid_argument(faults.ToStatus().message());
+  if (!faults.empty()) throw std::invalid_argument(faults.ToStatus().message());
   return chain;
 }
 

@@ -301,9 +301,9 @@ TEST(MaskTest, ColouredPaddingIsRefused) {
 
 TEST(MaskTest, NamesThatDoNotFitAreRefused) {
   const auto faults = [](const std::vector<Field>& fields, const FeedSpec& spec) {
-    std::vector<std::string> lines;
-    AssignFieldRoles(fields, spec, ChainOf(spec.transforms), lines);
-    return lines;
+    Faults found;
+    AssignFieldRoles(fields, spec, ChainOf(spec.transforms), found);
+    return LinesOf(found);
   };
   const Field mask = TensorField("mask", DType::kUint8, {kHeight, kWidth});
   const Field label = TensorField("label", DType::kInt64, {});

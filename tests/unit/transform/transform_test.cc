@@ -15,15 +15,15 @@ namespace {
 // What becomes of images, and the faults.
 std::pair<ImageForm, std::vector<std::string>> FormOf(const std::vector<TransformSpec>& transforms,
                                                       std::optional<ImageSize> size, size_t channels = 3) {
-  std::vector<std::string> faults;
+  Faults faults;
   ImageForm form;
   if (size) form = {size->width, size->height};
   form.channels = channels;
   form = ChainOf(transforms).Follow(form, faults);
-  return {form, faults};
+  return {form, LinesOf(faults)};
 }
 
-std::vector<std::string> Faults(const std::vector<TransformSpec>& transforms, size_t channels = 3) {
+std::vector<std::string> FormFaults(const std::vector<TransformSpec>& transforms, size_t channels = 3) {
   return FormOf(transforms, std::nullopt, channels).second;
 }
 
@@ -48,12 +48,12 @@ TEST(TransformTest, MaxSizeBoundsTheLongerSideAndKeepsTheAspect) {
 }
 
 TEST(TransformTest, NamesEveryTransformThatDoesNotFitTheImages) {
-  EXPECT_THAT(Faults({Normalize{{0.5, 0.5}, {1}}}),
+  EXPECT_THAT(FormFaults({Normalize{{0.5, 0.5}, {1}}}),
               ElementsAre("transforms[0] normalize: mean has 2 values; 1 or 3 (one a channel) can be used"));
-  EXPECT_THAT(Faults({RandomHorizontalFlip{}, Normalize{{0, 0, 0}, {1, 1}}}, 1),
+  EXPECT_THAT(FormFaults({RandomHorizontalFlip{}, Normalize{{0, 0, 0}, {1, 1}}}, 1),
               ElementsAre("transforms[1] normalize: mean has 3 values; 1 (one a channel) can be used",
                           "transforms[1] normalize: std has 2 values; 1 (one a channel) can be used"));
-  EXPECT_THAT(Faults({Normalize{{0, 0, 0}, {1}}, ToDtype{DType::kFloat16, false}}), IsEmpty());
+  EXPECT_THAT(FormFaults({Normalize{{0, 0, 0}, {1}}, ToDtype{DType::kFloat16, false}}), IsEmpty());
 }
 
 TEST(TransformTest, OutcomeKnowsSizeAndType) {
