@@ -77,11 +77,8 @@ Result<ResidentPlan> PlanResident(const FeedSpec& spec, const Dataset& dataset) 
   plan.load.transforms = GeometryOf(spec.transforms, fixed);
   std::vector<TransformSpec> head_specs = plan.load.transforms;
   const TransformChain head = TransformChain::Parse(head_specs, faults);
-  ImageForm form;
-  if (roles.tensor)
-    form = {roles.tensor->size.width, roles.tensor->size.height, roles.tensor->channels, DType::kUint8};
-  const ImageForm outcome = all.Follow(form, faults);
-  const ImageForm stored = head.Follow(form, faults);
+  const ImageForm outcome = all.Follow(roles.form(), faults);
+  const ImageForm stored = head.Follow(roles.form(), faults);
   PF_CHECK(faults.empty(), "the spec was accepted");
   if (stored.width == 0) {
     return FailedPrecondition(
@@ -98,7 +95,6 @@ Result<ResidentPlan> PlanResident(const FeedSpec& spec, const Dataset& dataset) 
            "the view has the size of the output");
 
   const Pointwise pointwise(all, outcome.channels, spec.image_layout);
-  const auto c = static_cast<int64_t>(outcome.channels);
   DeferredPixelOps& image = plan.image.emplace();
   image.tensor = static_cast<uint32_t>(*roles.image);
   image.height = plan.view.height;
@@ -107,10 +103,7 @@ Result<ResidentPlan> PlanResident(const FeedSpec& spec, const Dataset& dataset) 
   image.source_layout =
       plan.load.transforms.empty() && roles.tensor ? roles.tensor->layout : ImageLayout::kHwc;
   image.output_layout = spec.image_layout;
-  image.output = {info.fields[*roles.image].spec.name, outcome.dtype,
-                  spec.image_layout == ImageLayout::kChw
-                      ? std::vector<int64_t>{c, outcome.height, outcome.width}
-                      : std::vector<int64_t>{outcome.height, outcome.width, c}};
+  image.output = {info.fields[*roles.image].spec.name, outcome.dtype, outcome.Shape(spec.image_layout)};
   image.table = pointwise.table();
   return plan;
 }

@@ -137,23 +137,22 @@ struct SampleLoader::Program {
   }
 
   // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
-  void LeaveTail(const FeedSpec& spec, size_t channels, std::vector<TensorSpec>& outputs) {
+  void LeaveTail(const FeedSpec& spec, const ImageForm& outcome, std::vector<TensorSpec>& outputs) {
     raw = tensor.has_value() && transforms.FitsGpu();
-    const Pointwise all(transforms, channels, spec.image_layout);
+    const Pointwise all(transforms, outcome.channels, spec.image_layout);
     TensorSpec& output = outputs[*image];
-    const bool chw = spec.image_layout == ImageLayout::kChw;
     DeferredPixelOps left;
     left.tensor = static_cast<uint32_t>(*image);
     left.output = output;
-    left.height = static_cast<uint32_t>(output.shape[chw ? 1 : 0]);
-    left.width = static_cast<uint32_t>(output.shape[chw ? 2 : 1]);
-    left.channels = static_cast<uint32_t>(channels);
+    left.height = static_cast<uint32_t>(outcome.height);
+    left.width = static_cast<uint32_t>(outcome.width);
+    left.channels = static_cast<uint32_t>(outcome.channels);
     left.source_layout = raw ? tensor->layout : ImageLayout::kHwc;
     left.output_layout = spec.image_layout;
     left.table = all.table();
     const bool flips = transforms.Has(GpuForm::kMirror);
     const bool recolours = transforms.Has(GpuForm::kTable);
-    pointwise.emplace(TransformChain(), channels, ImageLayout::kHwc);
+    pointwise.emplace(TransformChain(), outcome.channels, ImageLayout::kHwc);
     if (GpuShare(spec) != 0) {
       gpu_decode.emplace(spec, left, outputs);
       tail = std::move(left);
@@ -161,14 +160,10 @@ struct SampleLoader::Program {
     }
     const bool zeroes =
         recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
-    if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
+    if (!flips && !recolours && (left.source_layout == left.output_layout || outcome.channels == 1))
       return;  // it is that already
     output.dtype = DType::kUint8;
-    if (left.source_layout == ImageLayout::kChw) {
-      output.shape = {left.channels, left.height, left.width};
-    } else {
-      output.shape = {left.height, left.width, left.channels};
-    }
+    output.shape = outcome.Shape(left.source_layout);
     if (flips || zeroes) {
       left.mark = static_cast<uint32_t>(outputs.size());
       outputs.push_back({output.name + kMarkSuffix, DType::kUint8, {}});
@@ -250,10 +245,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   program->tensor = roles.tensor;
   if (!roles.masks.empty()) program->masks.resize(fields.size());
   for (const MaskField& mask : roles.masks) program->masks[mask.field] = mask;
-  ImageForm form;
-  if (roles.tensor)
-    form = {roles.tensor->size.width, roles.tensor->size.height, roles.tensor->channels, DType::kUint8};
-  const ImageForm outcome = program->transforms.Follow(form, faults);
+  const ImageForm outcome = program->transforms.Follow(roles.form(), faults);
   if (faults.empty() && program->image.has_value() && outcome.width == 0) {
     faults.Add("transforms",
                "image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
@@ -263,11 +255,8 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   outputs.reserve(fields.size() + 3);  // with the loader's own
   for (const Field& field : fields) outputs.push_back(field.spec);
   if (program->image.has_value()) {
-    const auto c = static_cast<int64_t>(outcome.channels);
     outputs[*program->image].dtype = outcome.dtype;
-    outputs[*program->image].shape = spec.image_layout == ImageLayout::kChw
-                                         ? std::vector<int64_t>{c, outcome.height, outcome.width}
-                                         : std::vector<int64_t>{outcome.height, outcome.width, c};
+    outputs[*program->image].shape = outcome.Shape(spec.image_layout);
   }
   for (const MaskField& mask : roles.masks) {
     outputs[mask.field].shape[mask.height_axis] = outcome.height;
@@ -307,7 +296,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   }
   if (program->image.has_value()) {
     if (tail_at == PixelOpsAt::kClient) {
-      program->LeaveTail(spec, outcome.channels, outputs);
+      program->LeaveTail(spec, outcome, outputs);
     } else {
       program->pointwise.emplace(program->transforms, outcome.channels, spec.image_layout);
     }

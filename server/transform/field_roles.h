@@ -40,6 +40,12 @@ struct FieldRoles {
   std::optional<size_t> image;        // the field that is decoded and transformed
   std::optional<TensorImage> tensor;  // the image's layout, if the image is a tensor field
   std::vector<MaskField> masks;       // empty when no transform moves pixels
+
+  // Of the image before the transforms.
+  ImageForm form() const {
+    if (!tensor) return {};
+    return {tensor->size.width, tensor->size.height, tensor->channels, DType::kUint8};
+  }
 };
 
 // Assigns the roles. The result is valid only if no fault was added. If a

@@ -11,8 +11,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/sample_random.h"
+#include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
 #include "server/image/image.h"
 #include "server/transform/geometry_plan.h"
@@ -27,6 +29,13 @@ struct ImageForm {
   int32_t height = 0;
   size_t channels = 3;  // 1 or 3
   DType dtype = DType::kUint8;
+
+  // Of a tensor of such images. Precondition: their size is known.
+  std::vector<int64_t> Shape(ImageLayout layout) const {
+    const auto c = static_cast<int64_t>(channels);
+    if (layout == ImageLayout::kChw) return {c, height, width};
+    return {height, width, c};
+  }
 };
 
 // How the client's GPU kernel can apply a transform in place of the daemon.
