@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "common/base/join.h"
 #include "common/base/quote.h"
 #include "common/spec/parameter_reader.h"
 #include "server/config/config_file.h"
@@ -145,10 +146,7 @@ void CheckSpelling(const std::map<std::string, std::string>& environment, std::v
 }  // namespace
 
 Status JoinFaults(const std::vector<std::string>& faults) {
-  if (faults.empty()) return OkStatus();
-  std::string text;
-  for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
-  return InvalidArgument(text);
+  return faults.empty() ? OkStatus() : InvalidArgument(JoinTexts(faults, "\n"));
 }
 
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "common/base/join.h"
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
@@ -22,9 +23,7 @@ constexpr uint32_t kMaxWorkers = 4096;
 constexpr uint32_t kMaxSessions = 65536;
 
 std::string TomlStrings(const std::vector<std::string>& items) {
-  std::string out = "[";
-  for (const std::string& item : items) out += (out.size() == 1 ? "" : ", ") + TomlString(item);
-  return out + "]";
+  return "[" + JoinTexts(items, ", ", TomlString) + "]";
 }
 
 std::string TomlDuration(std::chrono::milliseconds duration) {

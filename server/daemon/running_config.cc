@@ -4,19 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/join.h"
 #include "common/base/log.h"
 #include "server/daemon/daemon_parts.h"
 
 namespace pinfeed {
-namespace {
-
-std::string Joined(const std::vector<std::string>& items) {
-  std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
-  return text;
-}
-
-}  // namespace
 
 ReloadReport RunningConfig::Adopt(const std::string& who, const LoadedConfig& loaded, DaemonParts& parts) {
   Reload reload = MergeReloaded(command_line_, loaded.command_line);
@@ -31,9 +23,9 @@ ReloadReport RunningConfig::Adopt(const std::string& who, const LoadedConfig& lo
   loaded_at_ = WallClock::now();
   const char* const none = reload.need_restart.empty() ? "nothing changed" : "no change takes effect now";
   spdlog::info("{}: the configuration was loaded: {}", who,
-               reload.changed.empty() ? none : Joined(reload.changed));
+               reload.changed.empty() ? none : JoinTexts(reload.changed, "; "));
   if (!reload.need_restart.empty())
-    spdlog::warn("takes effect only after a restart: {}", Joined(reload.need_restart));
+    spdlog::warn("takes effect only after a restart: {}", JoinTexts(reload.need_restart, "; "));
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   return {std::move(reload.changed), std::move(reload.need_restart), loaded.warnings};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/join.h"
 #include "common/base/quote.h"
 
 namespace pinfeed {
@@ -80,11 +81,9 @@ Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Datase
         return InvalidArgument("fields: " + QuotePath(name) + " of the dataset " + QuotePath(info.path) +
                                " is not available as a field: " + why);
       }
-      std::string known;
-      for (const Field& field : info.fields)
-        known += (known.empty() ? "" : ", ") + EscapeName(field.spec.name);
+      const auto name_of = [](const Field& field) { return EscapeName(field.spec.name); };
       return InvalidArgument("fields: the dataset " + QuotePath(info.path) + " has no field " +
-                             QuotePath(name) + ", only " + known);
+                             QuotePath(name) + ", only " + JoinTexts(info.fields, ", ", name_of));
     }
     fields.push_back(static_cast<size_t>(found - info.fields.begin()));
     selected.push_back(*found);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "common/base/join.h"
+
 namespace pinfeed {
 namespace {
 
@@ -15,15 +17,11 @@ std::string Quoted(const Field& field) {
 }
 
 std::string NamesOf(const std::vector<Field>& fields) {
-  std::string text;
-  for (const Field& field : fields) text += (text.empty() ? "" : ", ") + Quoted(field);
-  return text;
+  return JoinTexts(fields, ", ", Quoted);
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
+  return "[" + JoinTexts(shape, ", ", [](int64_t side) { return std::to_string(side); }) + "]";
 }
 
 std::string WithShape(const Field& field) {
@@ -153,8 +151,7 @@ class RoleFinder {
               NamesOf(fields_));
       return std::nullopt;
     }
-    std::string names;
-    for (const size_t i : found) names += (names.empty() ? "" : ", ") + Quoted(fields_[i]);
+    const std::string names = JoinTexts(found, ", ", [&](size_t i) { return Quoted(fields_[i]); });
     faults_.Add("transforms", "the dataset has several images (" + names + "); one of them must be " +
                                   (encoded ? "the only one"
                                            : "the image that they are for: name the others in masks or "

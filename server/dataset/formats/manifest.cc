@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/join.h"
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/fingerprint.h"
@@ -179,11 +180,7 @@ class ManifestLoader {
     const auto found = std::ranges::find(columns_, column);
     return found == columns_.end() ? kNone : static_cast<size_t>(found - columns_.begin());
   }
-  std::string ColumnNames() const {
-    std::string names;
-    for (const std::string& column : columns_) names += (names.empty() ? "" : ", ") + QuotePath(column);
-    return names;
-  }
+  std::string ColumnNames() const { return JoinTexts(columns_, ", ", QuotePath); }
 
   Status FindTypes() {
     ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_, memory_));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/byte_size.h"
+#include "common/base/join.h"
 #include "common/base/log.h"
 #include "common/os/start_thread.h"
 #include "common/spec/names.h"
@@ -18,10 +19,7 @@ constexpr std::chrono::milliseconds kFirstPause(10);
 constexpr std::chrono::milliseconds kMaxPause(500);
 
 std::string Pids(const std::vector<ClientProcess>& clients) {
-  std::string pids;
-  for (const ClientProcess& client : clients)
-    pids += (pids.empty() ? "pid " : ", ") + std::to_string(client.pid);
-  return pids;
+  return "pid " + JoinTexts(clients, ", ", [](const ClientProcess& one) { return std::to_string(one.pid); });
 }
 
 }  // namespace

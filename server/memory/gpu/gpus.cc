@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/byte_size.h"
+#include "common/base/join.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
 #include "common/wire/shared_page.h"
@@ -224,9 +225,9 @@ class Gpus final : public DeviceArenas {
     const auto gpu = std::find_if(gpus_.begin(), gpus_.end(),
                                   [&](const Gpu& candidate) { return candidate.device->uuid() == gpu_uuid; });
     if (gpu != gpus_.end()) return &*gpu;
-    std::string known;
-    for (const Gpu& candidate : gpus_) known += (known.empty() ? "" : ", ") + candidate.device->uuid();
-    return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
+    const auto uuid_of = [](const Gpu& known) { return known.device->uuid(); };
+    return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " +
+                    JoinTexts(gpus_, ", ", uuid_of));
   }
 
   std::function<void(const Status&)> on_failure_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/join.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
 
@@ -142,8 +143,8 @@ StripedArena::Arenas StripedArena::ReadyLocked() const {
 }
 
 Status StripedArena::AlreadyRunningLocked(const std::string& gpu_uuid) const {
-  std::string gpus;
-  for (const auto& arena : ReadyLocked()) gpus += (gpus.empty() ? "" : ", ") + arena->device().uuid();
+  const std::string gpus =
+      JoinTexts(ReadyLocked(), ", ", [](const auto& arena) { return arena->device().uuid(); });
   return FailedPrecondition("gpu_uuid: the group is already running on " + gpus +
                             "; a client that joins now must use one of them, not " + QuotePath(gpu_uuid));
 }
