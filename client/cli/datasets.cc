@@ -8,6 +8,7 @@
 #include "client/cli/command.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
+#include "common/base/ascii_case.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {
@@ -36,7 +37,7 @@ std::string Fields(const Json& dataset) {
   for (const Json& field : ListField(dataset, "fields")) {
     const std::string shape = Shape(field);
     std::string dtype = TextField(field, "dtype");
-    for (char& c : dtype) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    std::ranges::transform(dtype, dtype.begin(), AsciiLower);
     text += (text.empty() ? "" : ", ") + TextField(field, "name") + " " + dtype +
             (shape.empty() ? "" : " " + shape);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ASCII case conversion and comparison, independent of the locale.
+// ASCII letters and digits, and the case of letters, independent of the locale.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,11 @@ namespace pinfeed {
 
 constexpr char AsciiLower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+constexpr bool IsAsciiAlphanumeric(char c) {
+  const char lower = AsciiLower(c);
+  return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9');
 }
 
 constexpr bool EqualsIgnoringCase(std::string_view a, std::string_view b) {

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <fstream>
+
+#include "common/base/ascii_case.h"
 
 namespace pinfeed {
 namespace {
@@ -22,8 +23,7 @@ std::string UuidText(const CUuuid& uuid) {
 }
 
 int NumaNodeOf(std::string pci_bus_id) {
-  std::transform(pci_bus_id.begin(), pci_bus_id.end(), pci_bus_id.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(pci_bus_id, pci_bus_id.begin(), AsciiLower);
   std::ifstream file("/sys/bus/pci/devices/" + pci_bus_id + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;

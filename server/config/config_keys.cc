@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "common/base/ascii_case.h"
 #include "common/base/join.h"
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"
@@ -333,10 +334,7 @@ Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec
 
 std::vector<std::string> DatasetFaults(const DatasetSpec& dataset) {
   std::vector<std::string> faults;
-  const auto in_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
+  const auto in_name = [](char c) { return IsAsciiAlphanumeric(c) || c == '.' || c == '_' || c == '-'; };
   if (dataset.name.empty() || dataset.name.size() > 128 || !std::ranges::all_of(dataset.name, in_name)) {
     faults.emplace_back("a name consists of 1 to 128 letters, digits, '.', '_' and '-'");
   }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/base/ascii_case.h"
 #include "server/memory/host_memory_ledger.h"
 
 namespace pinfeed {
@@ -28,7 +29,7 @@ uint32_t BigEndian32(const std::byte* at) {
 bool IsChunkId(const std::byte* at) {
   return std::all_of(at, at + 4, [](std::byte b) {
     const char c = std::to_integer<char>(b);
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    return IsAsciiAlphanumeric(c) || c == '_';
   });
 }
 

@@ -16,8 +16,7 @@ constexpr std::string_view kLineEnd = "\r\n";
 
 bool IsTokenCharacter(char c) {
   constexpr std::string_view kOthers = "!#$%&'*+-.^_`|~";  // RFC 9110, section 5.6.2
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         kOthers.find(c) != std::string_view::npos;
+  return IsAsciiAlphanumeric(c) || kOthers.find(c) != std::string_view::npos;
 }
 
 // Whether `c` may occur in a header value (RFC 9110, section 5.5). Other control characters could act as line
@@ -113,9 +112,7 @@ std::string NormalHost(std::string_view host) {
   if (const auto address = Address(AF_INET6, name)) return *address;
   std::ranges::transform(name, name.begin(), AsciiLower);
   if (name.size() > 1 && name.back() == '.') name.pop_back();
-  const auto in_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
-  };
+  const auto in_name = [](char c) { return IsAsciiAlphanumeric(c) || c == '.' || c == '-' || c == '_'; };
   return std::ranges::all_of(name, in_name) ? name : std::string();
 }
 
