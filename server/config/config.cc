@@ -152,22 +152,15 @@ Status JoinFaults(const std::vector<std::string>& faults) {
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments));
-  CommandLine out;
-  out.action = flags.action;
-  out.text = flags.text;
-  out.private_mode = flags.private_mode;
-  out.lifetime_fd = flags.lifetime_fd;
-  out.ready_fd = flags.ready_fd;
+  CommandLine out = flags.command_line;
   if (out.action == Action::kPrintAndExit) return out;
 
   std::vector<std::string> faults;
   for (const ConfigKey& key : ConfigKeys()) out.origins[std::string(key.name)] = "default";
-  if (flags.private_mode) ApplyPrivateDefaults(out, faults);
+  if (out.private_mode) ApplyPrivateDefaults(out, faults);
   const CommandLine by_default = out;
   const auto configured = environment.find("PINFEED_CONFIG");
-  if (!flags.config_file.empty()) {
-    out.config_file = flags.config_file;
-  } else if (configured != environment.end() && !configured->second.empty()) {
+  if (out.config_file.empty() && configured != environment.end() && !configured->second.empty()) {
     out.config_file = configured->second;
     out.file_by_environment = true;
   }

@@ -17,20 +17,21 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
       "pinfeedd");
   app.set_version_flag("--version", std::string("pinfeedd ") + kVersion);
   Flags flags;
+  CommandLine& given = flags.command_line;
   bool check = false;
   bool print = false;
-  app.add_option("--config", flags.config_file, "TOML file to read (else $PINFEED_CONFIG)")
+  app.add_option("--config", given.config_file, "TOML file to read (else $PINFEED_CONFIG)")
       ->type_name("FILE");
   app.add_flag("--check", check,
                "check the configuration, print OK and the file that was read, or every fault, and exit");
   app.add_flag("--print-config", print,
                "print the effective configuration with the origin of each value, and exit");
-  app.add_flag("--private", flags.private_mode,
+  app.add_flag("--private", given.private_mode,
                "serve one process: no HTTP, every path allowed unless configured otherwise");
-  app.add_option("--lifetime-fd", flags.lifetime_fd, "stop when this descriptor, a pipe's read end, hangs up")
+  app.add_option("--lifetime-fd", given.lifetime_fd, "stop when this descriptor, a pipe's read end, hangs up")
       ->check(CLI::Range(0, 1 << 20))
       ->type_name("FD");
-  app.add_option("--ready-fd", flags.ready_fd,
+  app.add_option("--ready-fd", given.ready_fd,
                  "write the line 'ready' to this descriptor once clients can connect")
       ->check(CLI::Range(0, 1 << 20))
       ->type_name("FD");
@@ -48,12 +49,12 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    flags.action = Action::kPrintAndExit;
-    flags.text = app.help();
+    given.action = Action::kPrintAndExit;
+    given.text = app.help();
     return flags;
   } catch (const CLI::CallForVersion&) {
-    flags.action = Action::kPrintAndExit;
-    flags.text = std::string("pinfeedd ") + kVersion + "\n";
+    given.action = Action::kPrintAndExit;
+    given.text = std::string("pinfeedd ") + kVersion + "\n";
     return flags;
   } catch (const CLI::ExtrasError&) {  // its text has the words in reverse order
     return InvalidArgument("command line: not expected: " + CLI::detail::join(app.remaining(), " ") +
@@ -65,8 +66,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
     if (app.count(FlagName(key.name)) != 0)
       flags.values[std::string(key.name)] = values[std::string(key.name)];
   }
-  if (check) flags.action = Action::kCheck;
-  if (print) flags.action = Action::kPrintConfig;
+  if (check) given.action = Action::kCheck;
+  if (print) given.action = Action::kPrintConfig;
   return flags;
 }
 

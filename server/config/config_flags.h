@@ -12,12 +12,7 @@
 namespace pinfeed {
 
 struct Flags {
-  Action action = Action::kRun;
-  std::string text;  // kPrintAndExit
-  std::string config_file;
-  bool private_mode = false;
-  int lifetime_fd = -1;
-  int ready_fd = -1;
+  CommandLine command_line;                   // what no key sets
   std::map<std::string, std::string> values;  // key -> text
 };
 
