@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "common/base/faults.h"
 #include "common/base/log.h"
 #include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
@@ -31,12 +32,12 @@ constexpr size_t kSpansPerMessage = 4096;
 constexpr std::chrono::seconds kWriteTimeout{10};
 
 Status CheckRequest(const v1::TraceRequest& request) {
-  std::string faults;
+  Faults faults;
   if (!(request.seconds() >= kMinSeconds && request.seconds() <= kMaxSeconds))
-    faults = "seconds: must be from 0.1 to 300";
+    faults.Add("seconds", "must be from 0.1 to 300");
   if (request.max_spans() < 1 || request.max_spans() > kMaxSpans)
-    faults += std::string(faults.empty() ? "" : "\n") + "max_spans: must be from 1 to 10000000";
-  return faults.empty() ? OkStatus() : InvalidArgument(faults);
+    faults.Add("max_spans", "must be from 1 to 10000000");
+  return faults.ToStatus();
 }
 
 std::string ThreadName(uint32_t thread) {
@@ -210,14 +211,12 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
   const Result<Caller> caller = FindOperator(*context, "reload");
   if (!caller.ok()) return Finish(*context, *reactor, caller.status());
   parts_.operations.reload("reload by " + Describe(*caller), [=, this](const Result<ReloadReport>& report) {
-    if (!report.ok()) {
-      Finish(*context, *reactor, report.status());
-      return;
+    if (report.ok()) {
+      for (const std::string& change : report->changed) response->add_changed(change);
+      for (const std::string& change : report->need_restart) response->add_need_restart(change);
+      for (const std::string& warning : report->warnings) response->add_warnings(warning);
     }
-    for (const std::string& change : report->changed) response->add_changed(change);
-    for (const std::string& change : report->need_restart) response->add_need_restart(change);
-    for (const std::string& warning : report->warnings) response->add_warnings(warning);
-    Finish(*context, *reactor, OkStatus());
+    Finish(*context, *reactor, report.status());
   });
   return reactor;
 }
