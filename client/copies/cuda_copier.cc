@@ -12,6 +12,7 @@
 #include "client/copies/device_copier.h"
 #include "client/copies/helper_threads.h"
 #include "common/base/first_error.h"
+#include "common/base/round_up.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
 #include "common/os/host_limits.h"
@@ -122,10 +123,10 @@ class CudaCopier final : public DeviceCopier {
   Status SendStaged(const StagedBytes& staged, CUstream stream) {
     const uint64_t total = staged.size();
     if (total == 0) return OkStatus();
-    const uint64_t quarter = (total / 4 + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const uint64_t quarter = RoundUp(total / 4, kPageBytes);
     const uint64_t load_bytes = std::clamp(quarter, kMinLoadBytes, CopyRing::kSlotBytes);
-    const uint64_t load_count = (total + load_bytes - 1) / load_bytes;
-    const uint64_t parts = (load_bytes + kPartBytes - 1) / kPartBytes;  // of a load
+    const uint64_t load_count = PartsOf(total, load_bytes);
+    const uint64_t parts = PartsOf(load_bytes, kPartBytes);  // of a load
     RETURN_IF_ERROR(ring_.Grow(load_count));
     const std::unique_ptr<Load[]> loads(new Load[load_count]);
     for (uint64_t i = 0; i < load_count; ++i) loads[i].unfilled.store(parts, std::memory_order_relaxed);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "common/base/round_up.h"
+
 namespace pinfeed {
 namespace {
 
@@ -37,7 +39,7 @@ Result<uint64_t> DeviceMemory::WholePages(const CudaDevice& device, uint64_t byt
   const uint64_t page = std::max<uint64_t>(granularity, kHandlePage);  // both are powers of two
   if (bytes > UINT64_MAX - page)
     return InvalidArgument("allocate " + Describe(bytes, device) + ": too large");
-  return (bytes + page - 1) / page * page;
+  return RoundUp(bytes, page);
 }
 
 Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "common/base/round_up.h"
 #include "common/base/status.h"
 #include "common/os/memfd.h"
 
@@ -36,7 +37,7 @@ void ImageMemory::Unmap::operator()(std::byte* address) const {
 }
 
 uint64_t ImageMemory::BlockBytes(uint64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+  return RoundUp(bytes, kPage);
 }
 
 // Four classes from each power of two to the next, so that a slot has at most a quarter more pages than its

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/round_up.h"
 #include "server/dataset/fingerprint.h"
 
 namespace pinfeed {
@@ -147,7 +148,7 @@ void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
     return;
   }
   workers_.Submit(std::make_shared<FunctionTask>(
-      request->share(), static_cast<uint32_t>((staging_->slot_stride() + kCopyBytes - 1) / kCopyBytes),
+      request->share(), static_cast<uint32_t>(PartsOf(staging_->slot_stride(), kCopyBytes)),
       [this, request](uint32_t begin, uint32_t end, SampleScratch&) {
         Copy(*request, begin * kCopyBytes, end * kCopyBytes);
       },

@@ -9,6 +9,7 @@
 #include "common/base/log_pace.h"
 #include "common/base/raise_to.h"
 #include "common/base/random.h"
+#include "common/base/round_up.h"
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
@@ -103,8 +104,7 @@ Status HostArena::PreparePacked(uint32_t slot) {
 void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes, const std::byte* end_of_piece) {
   const auto offset = static_cast<uint64_t>(begin - memory_.data());
   const uint64_t first = offset / kHugePageBytes;
-  const uint64_t end =
-      std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes, huge_page_states_.size());
+  const uint64_t end = std::min<uint64_t>(PartsOf(offset + bytes, kHugePageBytes), huge_page_states_.size());
   bool wait = false;
   for (uint64_t page = first; page < end; ++page) wait |= !MakeHugePage(page);
   if (!wait) return;
@@ -162,7 +162,7 @@ uint64_t HostArena::BytesInWholePages(uint32_t slot, uint32_t samples) const {
   for (const TensorPlace& place : layout().tensors) {
     const uint64_t first = slot * slot_stride() + place.offset;
     const uint64_t end = first + (place.spec.packed() ? layout().batch_size : samples) * place.sample_bytes;
-    const uint64_t first_page = (first + kSmallestPageBytes - 1) / kSmallestPageBytes;
+    const uint64_t first_page = PartsOf(first, kSmallestPageBytes);
     bytes += (std::max(end / kSmallestPageBytes, first_page) - first_page) * kSmallestPageBytes;
   }
   return bytes;

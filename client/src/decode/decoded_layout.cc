@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/src/memory/session_memory.h"
+#include "common/base/round_up.h"
 
 namespace pinfeed {
 namespace {
@@ -22,8 +23,7 @@ DecodedLayout::DecodedLayout(FeedOffer offer) : offer_(std::move(offer)), image_
     if (t != image_ && !IsCopied(t)) continue;
     // Cannot overflow: CheckOffer has bounded the slot, of which no tensor takes less.
     const uint64_t sample = t == image_ ? image().PixelBytes() : tensors[t].sample_bytes;
-    bytes_ +=
-        (sample * offer_.layout.batch_size + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    bytes_ += RoundUp(sample * offer_.layout.batch_size, kTensorAlignment);
   }
 }
 

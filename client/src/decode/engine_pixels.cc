@@ -3,26 +3,24 @@
 
 #include <algorithm>
 
+#include "common/base/round_up.h"
+
 namespace pinfeed {
 namespace {
 
 // A whole MCU has at most 32 pixels a side.
-constexpr uint32_t kBlocks = 32;
+constexpr uint64_t kBlocks = 32;
 constexpr uint64_t kAlignment = 256;
 constexpr int32_t kMargin = 2;  // a sample of subsampled chroma
 constexpr int32_t kBlock = 16;  // a whole MCU; its rows are 48 bytes
-
-constexpr uint32_t WholeBlocks(uint32_t side) {
-  return (side + kBlocks - 1) / kBlocks * kBlocks;
-}
 
 }  // namespace
 
 EnginePixels PixelsOf(const JpegFrame& frame) {
   EnginePixels pixels;
-  pixels.pitch = 3 * WholeBlocks(frame.width);
-  const uint64_t bytes = uint64_t{pixels.pitch} * WholeBlocks(frame.height);
-  pixels.bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  pixels.pitch = static_cast<uint32_t>(3 * RoundUp(frame.width, kBlocks));
+  const uint64_t bytes = pixels.pitch * RoundUp(frame.height, kBlocks);
+  pixels.bytes = RoundUp(bytes, kAlignment);
   return pixels;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/round_up.h"
 #include "common/base/sync.h"
 
 // The kernels compiled by nvcc for every architecture (client/kernels/CMakeLists.txt).
@@ -24,7 +25,7 @@ constexpr const char* kNames[] = {kConvertKernel1, kConvertKernel2, kConvertKern
 static_assert(kGatherThreads == kConvertThreads && kDecodeThreads == kConvertThreads, "see Start");
 
 constexpr uint64_t GroupsOf(uint64_t samples, uint32_t height, uint32_t width) {
-  return samples * height * ((width + kGroupPixels - 1) / kGroupPixels);
+  return samples * height * PartsOf(width, kGroupPixels);
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ Status ConvertKernel::Load() {
 Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const {
   uint64_t threads = GroupsOf(work.samples, work.height, work.width);
   for (uint32_t i = 0; i < work.copy_count; ++i)
-    threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
+    threads = std::max(threads, PartsOf(work.copies[i].bytes, kBytesPerThread));
   return StartThreads(kConvert1, element_bytes, threads, &work, stream);
 }
 
@@ -75,8 +76,7 @@ Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
 Status ConvertKernel::Launch(const GatherSamples& work, size_t element_bytes, CUstream stream) const {
   uint64_t threads = work.pixels != nullptr ? GroupsOf(work.samples, work.view.height, work.view.width) : 0;
   for (uint32_t i = 0; i < work.copy_count; ++i)
-    threads =
-        std::max(threads, (work.samples * work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
+    threads = std::max(threads, PartsOf(work.samples * work.copies[i].bytes, kBytesPerThread));
   return StartThreads(kSamples1, element_bytes, threads, &work, stream);
 }
 
@@ -93,7 +93,7 @@ Status ConvertKernel::Launch(const DecodeImages& work, CUstream stream) const {
 
 Status ConvertKernel::StartThreads(Kernel of_one_byte, size_t element_bytes, uint64_t threads,
                                    const void* work, CUstream stream) const {
-  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
+  const uint64_t blocks = std::min(PartsOf(threads, kConvertThreads), max_blocks_);
   return Start(static_cast<Kernel>(of_one_byte + std::countr_zero(element_bytes)), blocks, 1, work, stream);
 }
 

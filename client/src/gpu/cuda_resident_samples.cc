@@ -9,6 +9,7 @@
 #include "client/src/gpu/convert_kernel.h"
 #include "client/src/gpu/pinned_memory.h"
 #include "client/src/gpu/resident_samples.h"
+#include "common/base/round_up.h"
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
@@ -109,8 +110,7 @@ class CudaResidentSamples final : public ResidentSamples {
     if (id != resident.id)
       return Internal("the memory that the daemon offers for resident samples on GPU " + device_->uuid() +
                       " is another arena");
-    list_bytes_ =
-        (offer_.layout.batch_size * sizeof(uint32_t) + kListAlignment - 1) / kListAlignment * kListAlignment;
+    list_bytes_ = RoundUp(offer_.layout.batch_size * sizeof(uint32_t), kListAlignment);
     ASSIGN_OR_RETURN(lists_, PinnedMemory::Create(device_, "pinfeed-lists", kLists * list_bytes_));
     ASSIGN_OR_RETURN(kernel_, ConvertKernel::For(device_));
     const MutexLock lock(mutex_);

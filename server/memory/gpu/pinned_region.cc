@@ -17,6 +17,7 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
+#include "common/base/round_up.h"
 #include "common/os/start_thread.h"
 #include "common/spec/tensor_spec.h"
 
@@ -29,11 +30,6 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // A single registration of 512 GiB fails with some drivers (r580), so stay well below that.
 constexpr uint64_t kRegistrationBytes = uint64_t{64} << 30;
-
-// Precondition: bytes <= UINT64_MAX - kPage.
-uint64_t WholePages(uint64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
-}
 
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -145,14 +141,14 @@ Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, c
 Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_t user) {
   uint64_t total = 0;
   for (const uint64_t bytes : sizes) {
-    if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, WholePages(bytes), &total)) total = UINT64_MAX;
+    if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, RoundUp(bytes, kPage), &total)) total = UINT64_MAX;
     if (total == UINT64_MAX) break;  // Reserve rejects this size
   }
   PinnedBlocks taken;  // on an error it is returned without the lock
   ASSIGN_OR_RETURN(taken.lease_, account_.Reserve(total, user));
   const MutexLock lock(mutex_);
   for (const uint64_t bytes : sizes) {
-    std::byte* const data = TakeRangeLocked(WholePages(bytes));
+    std::byte* const data = TakeRangeLocked(RoundUp(bytes, kPage));
     if (data == nullptr) {
       uint64_t largest = 0;
       for (const auto& [offset, free_bytes] : free_) largest = std::max(largest, free_bytes);
@@ -164,7 +160,7 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
           "; close a feed that `pinfeed status` lists, ask for a smaller batch or fewer slots, or give the "
           "daemon more pinned_bytes");
     }
-    taken.blocks_.emplace_back(PinnedBlockTraits::Handle{this, data, WholePages(bytes)});
+    taken.blocks_.emplace_back(PinnedBlockTraits::Handle{this, data, RoundUp(bytes, kPage)});
   }
   return taken;
 }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/round_up.h"
+
 namespace pinfeed {
 namespace {
 
@@ -30,10 +32,6 @@ constexpr uint64_t kMaxCacheBytesPerCpu = uint64_t{6} << 20;
 // Used when the system does not report its cache size.
 constexpr uint64_t kDefaultCacheBytes = uint64_t{32} << 20;
 
-uint64_t RoundUp(uint64_t value, uint64_t to) {
-  return (value + to - 1) / to * to;
-}
-
 }  // namespace
 
 uint64_t CacheShare::BytesOf(uint64_t cache_bytes, uint64_t cpus) {
@@ -50,7 +48,7 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
                                                              uid_t user) {
   std::unique_ptr<StagingMemory> memory(new StagingMemory(cache, layout));
   memory->PlanPieces();
-  const uint64_t pieces_per_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
+  const uint64_t pieces_per_slot = PartsOf(layout.batch_size, memory->piece_samples_);
   const uint64_t pieces = memory->whole_ ? slot_count : std::min(pieces_per_slot * slot_count, kMaxPieces);
   const uint64_t small_bytes = memory->whole_ ? 0 : memory->PlanSmallTensors();
   memory->piece_count_ = pieces;
@@ -85,8 +83,8 @@ void StagingMemory::PlanPieces() {
   }
   // Equal pieces, rather than a last one with few samples.
   const uint64_t max_samples = std::max<uint64_t>(1, kPieceBytes / sample_bytes);
-  const uint64_t pieces = (layout_.batch_size + max_samples - 1) / max_samples;
-  piece_samples_ = static_cast<uint32_t>((layout_.batch_size + pieces - 1) / pieces);
+  const uint64_t pieces = PartsOf(layout_.batch_size, max_samples);
+  piece_samples_ = static_cast<uint32_t>(PartsOf(layout_.batch_size, pieces));
   for (const TensorPlace& tensor : layout_.tensors) {
     const bool small = IsSmall(tensor, layout_.batch_size);
     places_.push_back({small, piece_bytes_});
