@@ -23,13 +23,22 @@ constexpr size_t kMaxNamesBytes = size_t{1} << 20;
 constexpr uint64_t kParsedBytes = 64;                // what a byte of JSON takes when it is parsed, at most
 constexpr size_t kShortRowBytes = size_t{16} << 10;  // no memory is asked for shorter rows
 
-Status RowError(const RandomAccessFile& file, uint64_t line, const std::string& reason) {
-  return InvalidArgument("line " + std::to_string(line) + " of " + QuotePath(file.path()) + ": " + reason);
-}
+// What readers of both kinds of tables have.
+class SourceReader : public TableReader {
+ public:
+  uint64_t ContentHash() const override { return source_.hash(); }
 
-Status TooLong(const RandomAccessFile& file, uint64_t line) {
-  return RowError(file, line, "a row has more than " + std::to_string(kMaxRowBytes) + " bytes");
-}
+ protected:
+  explicit SourceReader(const RandomAccessFile& file) : source_(file) {}
+  Status FaultAt(uint64_t line, const std::string& reason) const {
+    return InvalidArgument("line " + std::to_string(line) + " of " + QuotePath(source_.file().path()) + ": " +
+                           reason);
+  }
+  Status Fault(const std::string& reason) const { return FaultAt(line_, reason); }
+  Status TooLong() const { return Fault("a row has more than " + std::to_string(kMaxRowBytes) + " bytes"); }
+
+  ByteSource source_;
+};
 
 std::optional<double> ParseReal(std::string_view text) {
   double number = 0;
@@ -41,11 +50,10 @@ std::optional<double> ParseReal(std::string_view text) {
   return std::abs(number) < 1 ? std::optional(number) : std::nullopt;
 }
 
-class JsonLines final : public TableReader {
+class JsonLines final : public SourceReader {
  public:
-  JsonLines(const RandomAccessFile& file, IndexMemory& memory) : source_(file), memory_(memory) {}
+  JsonLines(const RandomAccessFile& file, IndexMemory& memory) : SourceReader(file), memory_(memory) {}
 
-  uint64_t ContentHash() const override { return source_.hash(); }
   Result<bool> Next(std::vector<Cell>& cells) override {
     do {  // skips empty lines
       ASSIGN_OR_RETURN(const bool more, NextLine(text_));
@@ -55,21 +63,18 @@ class JsonLines final : public TableReader {
     if (text_.size() > kShortRowBytes) RETURN_IF_ERROR(memory_.Add(kParsedBytes * text_.size()));
     const nlohmann::json row = nlohmann::json::parse(text_, nullptr, false);
     if (!row.is_object())
-      return RowError(source_.file(), line_,
-                      row.is_discarded() ? "is not JSON in UTF-8 on one line, or has a number beyond float64 "
-                                           "(NaN and Infinity are not JSON)"
-                                         : "is not a JSON object");
+      return Fault(row.is_discarded() ? "is not JSON in UTF-8 on one line, or has a number beyond float64 "
+                                        "(NaN and Infinity are not JSON)"
+                                      : "is not a JSON object");
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());
       if (is_new) {
         if (columns_.size() == kMaxColumns)
-          return RowError(source_.file(), line_,
-                          "the rows have more than " + std::to_string(kMaxColumns) + " keys");
+          return Fault("the rows have more than " + std::to_string(kMaxColumns) + " keys");
         names_bytes_ += name.size();
         if (names_bytes_ > kMaxNamesBytes)
-          return RowError(source_.file(), line_,
-                          "the rows' keys have more than " + std::to_string(kMaxNamesBytes) + " bytes");
+          return Fault("the rows' keys have more than " + std::to_string(kMaxNamesBytes) + " bytes");
         columns_.push_back(name);
         cells.emplace_back();
       }
@@ -86,7 +91,7 @@ class JsonLines final : public TableReader {
       ASSIGN_OR_RETURN(const std::string_view next, source_.Next());
       if (next.empty()) return !text.empty();
       const std::string_view part = next.substr(0, next.find('\n'));
-      if (part.size() > kMaxRowBytes - text.size()) return TooLong(source_.file(), line_);
+      if (part.size() > kMaxRowBytes - text.size()) return TooLong();
       text += part;
       const bool ends = part.size() < next.size();
       source_.Skip(part.size() + (ends ? 1 : 0));
@@ -160,7 +165,6 @@ class JsonLines final : public TableReader {
     return list;
   }
 
-  ByteSource source_;
   IndexMemory& memory_;
   std::map<std::string, size_t, std::less<>> column_indexes_;
   size_t names_bytes_ = 0;
@@ -168,54 +172,50 @@ class JsonLines final : public TableReader {
   mutable std::optional<bool> has_huge_;  // whether HasHugeIntegers(text_), once it was asked
 };
 
-class SeparatedValues final : public TableReader {
+class SeparatedValues final : public SourceReader {
  public:
-  SeparatedValues(const RandomAccessFile& file, char separator) : source_(file), separator_(separator) {}
+  SeparatedValues(const RandomAccessFile& file, char separator) : SourceReader(file), separator_(separator) {}
 
   Status ReadHeader() {
     ASSIGN_OR_RETURN(const std::string_view start, source_.Next());
     if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff"))
-      return RowError(source_.file(), 1, "the file is UTF-16; save it as UTF-8");
+      return FaultAt(1, "the file is UTF-16; save it as UTF-8");
     std::vector<RawCell> names;
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
-    if (!found)
-      return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
-    const auto refuse = [this](const std::string& why) { return RowError(source_.file(), line_, why); };
+    if (!found) return FaultAt(1, "the file has no rows; the first row must name the columns");
     const std::string& first = names.front().text;
     if (const size_t other = first.find_first_of(kSeparators);
         names.size() == 1 && !names.front().quoted && other != std::string::npos) {
       const std::string what = first[other] == ';'   ? "a semicolon"
                                : first[other] == ',' ? "a comma"
                                                      : "a tab";
-      return refuse(
+      return Fault(
           "the first row names one column with " + what + ", " + QuotePath(first) +
           "; separate values by commas in a .csv, and by tabs in a .tsv. If it is one name, quote it");
     }
     if (LookLikeValues(names)) {
-      return refuse("the first row must name the columns, but all that it holds are numbers, such as " +
+      return Fault("the first row must name the columns, but all that it holds are numbers, such as " +
                     QuotePath(first) + "; write names above it");
     }
     for (RawCell& name : names) {
       const std::string quoted = QuotePath(name.text);
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
-        return refuse("the column " + quoted + " has spaces around its name");
+        return Fault("the column " + quoted + " has spaces around its name");
       if (IsNamedAsImage(name.text))
-        return refuse(quoted + " names an image: write names above the first row, or rename that column");
+        return Fault(quoted + " names an image: write names above the first row, or rename that column");
       if (std::ranges::find(columns_, name.text) != columns_.end())
-        return refuse("the column " + quoted + " appears twice; the first row must name each once");
+        return Fault("the column " + quoted + " appears twice; the first row must name each once");
       columns_.push_back(std::move(name.text));
     }
     return OkStatus();
   }
 
-  uint64_t ContentHash() const override { return source_.hash(); }
   Result<bool> Next(std::vector<Cell>& cells) override {
     ASSIGN_OR_RETURN(const bool found, NextRow(raw_cells_));
     if (!found) return false;
     if (raw_cells_.size() != columns_.size()) {
-      return RowError(source_.file(), line_,
-                      "the row has " + std::to_string(raw_cells_.size()) + " values, but there are " +
-                          std::to_string(columns_.size()) + " columns");
+      return Fault("the row has " + std::to_string(raw_cells_.size()) + " values, but there are " +
+                   std::to_string(columns_.size()) + " columns");
     }
     cells.clear();
     for (const RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
@@ -243,7 +243,7 @@ class SeparatedValues final : public TableReader {
       ASSIGN_OR_RETURN(const std::string_view plain, NextPlain(in_quotes, row.back()));
       if (!plain.empty()) {
         bytes += plain.size();
-        if (bytes > kMaxRowBytes) return TooLong(source_.file(), line_);
+        if (bytes > kMaxRowBytes) return TooLong();
         row.back().text += plain;
         next_line_ += static_cast<uint64_t>(std::ranges::count(plain, '\n'));
         source_.Skip(plain.size());
@@ -251,9 +251,9 @@ class SeparatedValues final : public TableReader {
         continue;
       }
       ASSIGN_OR_RETURN(int byte, Take());
-      if (byte < 0 && in_quotes) return RowError(source_.file(), line_, "a quote is never closed");
+      if (byte < 0 && in_quotes) return Fault("a quote is never closed");
       if (byte < 0) return !empty;
-      if (++bytes > kMaxRowBytes) return TooLong(source_.file(), line_);
+      if (++bytes > kMaxRowBytes) return TooLong();
       const char c = static_cast<char>(byte);
       RawCell& cell = row.back();
       if (in_quotes) {  // c is a quote
@@ -276,21 +276,19 @@ class SeparatedValues final : public TableReader {
         ASSIGN_OR_RETURN(const int next, Peek());
         // Before another one: on Windows, Python's csv.writer ends lines in "\r\r\n" without newline="".
         if (next == '\n' || next == '\r' || next < 0) continue;
-        return RowError(source_.file(), line_,
-                        "a carriage return stands within a line; end lines with a line feed, and quote a "
-                        "value that has one");
+        return Fault(
+            "a carriage return stands within a line; end lines with a line feed, and quote a "
+            "value that has one");
       }
       empty = false;
       if (c == separator_) {
         if (row.size() == kMaxColumns)
-          return RowError(source_.file(), line_,
-                          "there are more than " + std::to_string(kMaxColumns) + " columns");
+          return Fault("there are more than " + std::to_string(kMaxColumns) + " columns");
         row.emplace_back();
       } else if (c == '"' && cell.text.empty() && !cell.quoted) {
         cell.quoted = in_quotes = true;
       } else {  // a quote, or what follows one that closes
-        return RowError(
-            source_.file(), line_,
+        return Fault(
             "a value contains a quote; double it, and quote the whole value, blanks around it included");
       }
     }
@@ -350,7 +348,6 @@ class SeparatedValues final : public TableReader {
 
   static constexpr std::string_view kSeparators = ";,\t";  // that programs write
 
-  ByteSource source_;
   const char separator_;
   uint64_t next_line_ = 1;
   std::vector<RawCell> raw_cells_;
