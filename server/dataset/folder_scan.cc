@@ -152,8 +152,7 @@ Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
   found.folder.path = task.path;
   IndexMemory memory(options_.ledger);
   const auto ask = [&](uint64_t bytes) {
-    const Status asked = memory.Add(bytes);
-    return asked.ok() ? asked : asked.WithContext("list " + QuotePath(base_.FullPath(task.path)));
+    return memory.Add(bytes).WithContext("list " + QuotePath(base_.FullPath(task.path)));
   };
   std::string unsorted;
   size_t asked = 0;  // bytes of them for which memory was asked

@@ -101,8 +101,7 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
 Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   IndexMemory memory;
   const auto ask = [&](uint64_t bytes) {
-    const Status asked = memory.Add(bytes);
-    return asked.ok() ? asked : asked.WithContext("index " + QuotePath(base.path()));
+    return memory.Add(bytes).WithContext("index " + QuotePath(base.path()));
   };
   ImageIndex index;
   std::string stray_image;

@@ -37,11 +37,8 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> start) {
   if (start.size() < kShortPreamble) {
     return InvalidArgument("not a .npy file: it has only " + std::to_string(start.size()) + " bytes");
   }
-  for (size_t i = 0; i < kMagic.size(); ++i) {
-    if (ByteAt(start, i) != static_cast<uint8_t>(kMagic[i])) {
-      return InvalidArgument("not a .npy file: it does not start with \\x93NUMPY");
-    }
-  }
+  if (std::string_view(reinterpret_cast<const char*>(start.data()), kMagic.size()) != kMagic)
+    return InvalidArgument("not a .npy file: it does not start with \\x93NUMPY");
   const unsigned major = ByteAt(start, 6);
   const unsigned minor = ByteAt(start, 7);
   if (major < 1 || major > 3 || minor != 0) {
@@ -303,26 +300,21 @@ Result<bool> StartsAsNpy(const RandomAccessFile& file) {
 }
 
 Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
-  const auto in_file = [&](const Status& status) {
-    return status.WithContext("open " + QuotePath(file.path()));
-  };
+  const std::string object = "open " + QuotePath(file.path());
   std::vector<std::byte> start(std::min<uint64_t>(file.size(), kLongPreamble));
   RETURN_IF_ERROR(file.ReadAt(0, start));
-  const Result<Preamble> preamble = ParsePreamble(start);
-  if (!preamble.ok()) return in_file(preamble.status());
-  start.resize(std::min(file.size(), preamble->bytes + preamble->dictionary_bytes));
+  ASSIGN_OR_RETURN(const Preamble preamble, ParsePreamble(start).WithContext(object));
+  start.resize(std::min(file.size(), preamble.bytes + preamble.dictionary_bytes));
   RETURN_IF_ERROR(file.ReadAt(0, start));
-  Result<NpyHeader> header = ParseNpyHeader(start);
-  if (!header.ok()) return in_file(header.status());
+  ASSIGN_OR_RETURN(NpyHeader header, ParseNpyHeader(start).WithContext(object));
   uint64_t expected = 0;
-  const bool longer =
-      !CheckedAdd(header->data_offset, header->data_bytes, &expected) || expected > file.size();
+  const bool longer = !CheckedAdd(header.data_offset, header.data_bytes, &expected) || expected > file.size();
   if (longer || expected != file.size()) {
-    return in_file(DataLoss("its .npy header needs " + std::to_string(header->data_offset) + " + " +
-                            std::to_string(header->data_bytes) + " bytes, but the file has " +
-                            std::to_string(file.size()) +
-                            (longer ? "; it was truncated, or is still being written"
-                                    : "; something was written behind its array")));
+    return DataLoss(object + ": its .npy header needs " + std::to_string(header.data_offset) + " + " +
+                    std::to_string(header.data_bytes) + " bytes, but the file has " +
+                    std::to_string(file.size()) +
+                    (longer ? "; it was truncated, or is still being written"
+                            : "; something was written behind its array"));
   }
   return header;
 }

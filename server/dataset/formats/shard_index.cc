@@ -184,8 +184,7 @@ class ShardReader {
   // Asks for some at a time, since other threads do so, too.
   Status Ask(uint64_t bytes) {
     if (bytes > asked_) {
-      const Status added = shared_.Add(bytes + kAskedAheadBytes);
-      if (!added.ok()) return added.WithContext("index " + QuotePath(path_));
+      RETURN_IF_ERROR(shared_.Add(bytes + kAskedAheadBytes).WithContext("index " + QuotePath(path_)));
       asked_ += bytes + kAskedAheadBytes;
     }
     asked_ -= bytes;
