@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/histogram.h"
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
 #include "common/base/quote.h"
@@ -19,12 +20,12 @@ constexpr uint32_t kLinesASecond = 200;
 
 // The waiting that a client reports, limited to the session's age.
 double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
-  const auto most = static_cast<uint64_t>(age.count());
-  const auto now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  const uint64_t most = Nanoseconds(age);
+  const uint64_t now = Nanoseconds(std::chrono::steady_clock::now().time_since_epoch());
   uint64_t wait = std::min(stats.wait_ns, most);
   if (stats.waiting_since_ns != 0 && stats.waiting_since_ns <= now)
     wait += std::min(now - stats.waiting_since_ns, most - wait);
-  return static_cast<double>(wait) * 1e-9;
+  return Seconds(wait);
 }
 
 std::string Describe(const Departure& departure) {
@@ -256,7 +257,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     if (!HasLeft(*session))  // else it has no others
       out.slots_held -= static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
     out.ignored_releases = now.ignored_releases;
-    out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
+    out.oldest_lease_seconds = Seconds(now.oldest_lease_ns);
     out.stall_ns = now.stall_ns;
     out.recent = now.recent;
     feed->second->sessions.push_back(std::move(out));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "common/base/histogram.h"
+
 namespace pinfeed {
 namespace {
 
@@ -16,9 +18,7 @@ constexpr size_t kFlushAt = 256;
 }  // namespace
 
 uint64_t TraceClockNs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
+  return Nanoseconds(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 uint32_t ThreadNumber() {
