@@ -113,6 +113,14 @@ struct FeedSpec {
 inline uint32_t GpuShare(const FeedSpec& spec) {
   return spec.decode == Decode::kGpu ? kWholeShare : spec.gpu_share;
 }
+// Whether the client makes images on its GPU, of files in host memory. Same precondition.
+inline bool DecodesOnGpu(const FeedSpec& spec) {
+  return GpuShare(spec) != 0;
+}
+// Whether that is still to be decided.
+inline bool LeavesDecodeOpen(const FeedSpec& spec) {
+  return spec.decode == Decode::kAuto && spec.gpu_share == 0;
+}
 // Whether one feed can serve both specs: they are equal, apart from a decision that one of them leaves open.
 bool MayShareFeed(const FeedSpec& a, const FeedSpec& b);
 

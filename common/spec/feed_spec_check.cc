@@ -256,11 +256,8 @@ void CheckFields(const FeedSpec& spec, Faults& faults) {
 }  // namespace
 
 bool MayShareFeed(const FeedSpec& a, const FeedSpec& b) {
-  const auto is_open = [](const FeedSpec& spec) {
-    return spec.decode == Decode::kAuto && spec.gpu_share == 0;
-  };
   FeedSpec decided = a;
-  if (is_open(a) || is_open(b)) {
+  if (LeavesDecodeOpen(a) || LeavesDecodeOpen(b)) {
     decided.decode = b.decode;
     decided.gpu_share = b.gpu_share;
   }

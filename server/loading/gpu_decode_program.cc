@@ -127,12 +127,11 @@ Result<DecodeChoice> ChooseDecode(const FeedSpec& spec, const Dataset& dataset, 
                                   uint32_t workers) {
   if (spec.decode == Decode::kCpu) return DecodeChoice{};
   const std::string unfit = WhyNotOnGpu(spec, dataset);
-  if (unfit.empty() && no_decoder.empty()) {
-    const bool open = spec.decode == Decode::kAuto && spec.gpu_share == 0;
+  const bool open = LeavesDecodeOpen(spec);
+  if (unfit.empty() && no_decoder.empty())
     return DecodeChoice{spec.decode, open ? ShareFor(workers) : spec.gpu_share, ""};
-  }
   const std::string why = unfit.empty() ? no_decoder : unfit;
-  if (spec.decode == Decode::kAuto && spec.gpu_share == 0) return DecodeChoice{Decode::kCpu, 0, why};
+  if (open) return DecodeChoice{Decode::kCpu, 0, why};
   const std::string message = "decode: the GPU cannot decode for this feed: " + why;
   return unfit.empty() ? FailedPrecondition(message) : InvalidArgument(message);
 }

@@ -153,7 +153,7 @@ struct SampleLoader::Program {
     const bool flips = transforms.Has(GpuForm::kMirror);
     const bool recolours = transforms.Has(GpuForm::kTable);
     pointwise.emplace(TransformChain(), outcome.channels, ImageLayout::kHwc);
-    if (GpuShare(spec) != 0) {
+    if (DecodesOnGpu(spec)) {
       gpu_decode.emplace(spec, left, outputs);
       tail = std::move(left);
       return;
@@ -289,7 +289,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   RETURN_IF_ERROR(faults.ToStatus());
   if (program->image.has_value() && !program->tensor.has_value()) {
     // A remote storage's files have no versions. What a GPU decodes is never served from pixels of a CPU.
-    const bool cached = cache.cache != nullptr && !dataset->info().remote && GpuShare(spec) == 0;
+    const bool cached = cache.cache != nullptr && !dataset->info().remote && !DecodesOnGpu(spec);
     program->images.emplace(
         *program->image, !spec.ignore_exif_orientation,
         cached ? std::make_unique<CachedHead>(cache, spec, dataset->info(), program->transforms) : nullptr);

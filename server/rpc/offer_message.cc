@@ -127,7 +127,7 @@ void DescribeOffer(const Session& session, const std::string& lifeline_path, uin
   }
   if (session.resident != nullptr) DescribeResident(*session.resident, response->mutable_resident());
   response->set_resident_note(feed.resident_note());
-  if (arena.backend() != Backend::kHost || GpuShare(feed.spec()) != 0 || session.resident != nullptr)
+  if (arena.backend() != Backend::kHost || DecodesOnGpu(feed.spec()) || session.resident != nullptr)
     DescribeOutputs(feed, response);
   *response->mutable_decode() = DescribeDecode(feed);
 }

@@ -41,11 +41,6 @@ uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool more, uint6
   return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
 }
 
-// Whether the client makes the batches on its GPU, of host memory.
-bool DecodesOnGpu(const FeedSpec& spec) {
-  return GpuShare(spec) != 0;
-}
-
 // What a user can do about the memory of a batch if the rows of a packed field take most of it; else nothing.
 std::string PackedMemory(const BatchLayout& layout) {
   const TensorPlace& largest = *std::ranges::max_element(layout.tensors, {}, &TensorPlace::sample_bytes);

@@ -151,7 +151,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));
   if (session == nullptr) return session;
   Feed& feed = *session->feed;
-  const bool decodes = GpuShare(feed.spec()) != 0;
+  const bool decodes = DecodesOnGpu(feed.spec());
   if (const std::string why = builder.WhyNoDecoder(); decodes && !why.empty())
     return FailedPrecondition("decode: the group's batches are decoded on its members' GPUs, and " + why);
   session->resident = feed.producer().resident();
