@@ -17,6 +17,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/text.h"
 #include "client/cli/top_screen.h"
+#include "common/os/poll_timeout.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {
@@ -64,10 +65,9 @@ class Terminal {
   // Whether the user pressed q or closed the terminal.
   static bool WantsToQuit(Clock::time_point until) {
     while (!WasInterrupted()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-      if (left.count() <= 0) return false;
+      if (Clock::now() >= until) return false;
       pollfd wait{STDIN_FILENO, POLLIN, 0};
-      if (::poll(&wait, 1, static_cast<int>(left.count())) <= 0) continue;
+      if (::poll(&wait, 1, PollTimeout(until)) <= 0) continue;
       char key = 0;
       if (::read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q') return true;
     }

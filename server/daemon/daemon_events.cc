@@ -5,13 +5,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <utility>
 
+#include "common/os/poll_timeout.h"
 #include "server/daemon/startup_signal_watcher.h"
 
 namespace pinfeed {
@@ -22,12 +21,6 @@ sigset_t DaemonSignals() {
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
   return set;
-}
-
-int TimeoutMs(DaemonEvents::Clock::time_point until) {
-  if (until == DaemonEvents::Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - DaemonEvents::Clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
 }
 
 }  // namespace
@@ -57,7 +50,7 @@ DaemonEvents::Seen DaemonEvents::Wait(Clock::time_point until) {
                                  pollfd{lifetime_over_ ? -1 : lifetime(), POLLIN, 0},
                                  pollfd{wake_->fd(), POLLIN, 0}};
   Seen seen;
-  if (::poll(waits.data(), waits.size(), TimeoutMs(until)) <= 0) return seen;  // EINTR: a debugger
+  if (::poll(waits.data(), waits.size(), PollTimeout(until)) <= 0) return seen;  // EINTR: a debugger
   if (waits[1].revents != 0 && HasHungUp(lifetime())) seen.lifetime_over = lifetime_over_ = true;
   if (waits[2].revents != 0) {
     wake_->Clear();

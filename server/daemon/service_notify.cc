@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/quote.h"
 #include "common/os/foreign_fds.h"
+#include "common/os/poll_timeout.h"
 #include "server/daemon/service_environment.h"
 
 namespace pinfeed {
@@ -143,8 +144,7 @@ void ServiceNotify::RefuseClients() {
   }
   const Clock::time_point end = Clock::now() + kRefuseDuration;
   while (!waits.empty()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left.count())) < 0) return;
+    if (Clock::now() >= end || ::poll(waits.data(), waits.size(), PollTimeout(end)) < 0) return;
     for (pollfd& wait : waits) {
       if (wait.revents == 0) continue;
       const UniqueConnection client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));

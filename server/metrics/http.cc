@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <utility>
 
 #include "common/base/quote.h"
+#include "common/os/poll_timeout.h"
 #include "common/os/start_thread.h"
 #include "common/os/tcp_address.h"
 #include "server/net/descriptor_room.h"
@@ -63,7 +63,7 @@ void HttpServer::Run() {
       const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
       waits.push_back({connection.fd.get(), events, 0});
     }
-    if (::poll(waits.data(), waits.size(), TimeoutMs()) < 0 && errno != EINTR) {
+    if (::poll(waits.data(), waits.size(), PollTimeout(NextDeadline())) < 0 && errno != EINTR) {
       refusals_.Count(Refusal::kDescriptors, ErrnoStatus("wait for HTTP requests", errno).ToString());
       ::poll(waits.data(), 1, static_cast<int>(kAcceptPause.count()));  // for the stop alone, without memory
     }
@@ -78,14 +78,10 @@ void HttpServer::Run() {
   }
 }
 
-int HttpServer::TimeoutMs() const {
+HttpServer::Clock::time_point HttpServer::NextDeadline() const {
   Clock::time_point next = Clock::time_point::max();
   for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
-  const Clock::time_point now = Clock::now();
-  if (now < accept_after_) next = std::min(next, accept_after_);
-  if (next == Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+  return Clock::now() < accept_after_ ? std::min(next, accept_after_) : next;
 }
 
 // Drops the oldest connection without a pending answer, or else the oldest of all.

@@ -75,7 +75,8 @@ class HttpServer {
   static bool AwaitClose(const Connection& connection);
   HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
   HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
-  int TimeoutMs() const;
+  // When to look at the connections again, whatever they do.
+  Clock::time_point NextDeadline() const;
 
   const uint16_t port_;
   const UniqueFd listener_;

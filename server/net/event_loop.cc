@@ -3,10 +3,10 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 
+#include "common/os/poll_timeout.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -90,13 +90,6 @@ void EventLoop::At(Clock::time_point deadline, std::function<void()> callback) {
   timers_.emplace(deadline, std::move(callback));
 }
 
-int EventLoop::TimeoutMs() const {
-  if (timers_.empty()) return -1;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
-}
-
 void EventLoop::RunTimers() {
   const auto now = Clock::now();
   while (!timers_.empty() && timers_.begin()->first <= now) {
@@ -123,7 +116,8 @@ void EventLoop::Run() {
       const MutexLock lock(mutex_);
       if (stopping_) return;
     }
-    const int count = ::epoll_wait(epoll_.get(), events.data(), kMaxEvents, TimeoutMs());
+    const auto until = timers_.empty() ? Clock::time_point::max() : timers_.begin()->first;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), kMaxEvents, PollTimeout(until));
     PF_CHECK(count >= 0 || errno == EINTR, "epoll_wait failed on our own descriptor");
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events.at(static_cast<size_t>(i));

@@ -74,7 +74,6 @@ class EventLoop {
   void Run();
   void RunTimers();
   void RunPosted() PF_EXCLUDES(mutex_);
-  int TimeoutMs() const;
 
   const UniqueFd epoll_;
   const WakeEvent wake_;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "common/base/quote.h"
+#include "common/os/poll_timeout.h"
 #include "common/os/unix_address.h"
 
 namespace pinfeed {
@@ -42,10 +43,10 @@ std::optional<UniqueFd> TryConnect(const std::string& path) {
   return errno == EAGAIN ? std::optional<UniqueFd>(UniqueFd()) : std::nullopt;
 }
 
-// Whether the other side closes the connection in time without sending anything.
-bool ClosesWithin(const UniqueFd& connection, std::chrono::milliseconds in) {
+// Whether the other side closes the connection by then without sending anything.
+bool ClosesBy(std::chrono::steady_clock::time_point then, const UniqueFd& connection) {
   pollfd wait{connection.get(), POLLIN, 0};
-  if (::poll(&wait, 1, static_cast<int>(in.count())) <= 0) return false;
+  if (::poll(&wait, 1, PollTimeout(then)) <= 0) return false;
   char byte = 0;
   return ::recv(connection.get(), &byte, 1, MSG_PEEK) <= 0;
 }
@@ -164,8 +165,7 @@ Status SocketDir::CheckUnserved() const {
     socklen_t length = sizeof holder;
     if (!*connection || ::getsockopt(connection->get(), SOL_SOCKET, SO_PEERCRED, &holder, &length) != 0)
       break;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0 || !ClosesWithin(*connection, left)) break;
+    if (Clock::now() >= end || !ClosesBy(end, *connection)) break;
     std::this_thread::sleep_for(kRetryInterval);
   }
   // The pid is 0 if unknown, as for a process in another container.

@@ -6,10 +6,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <thread>
 
 #include "common/os/unix_address.h"
@@ -71,12 +69,6 @@ Status CheckSpareDescriptors(int fd) {
     if (!one) return OutOfDescriptors("call pinfeedd", errno);
   }
   return OkStatus();
-}
-
-int PollTimeout(SteadyTime deadline) {
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
 }
 
 Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadline) {

@@ -22,7 +22,4 @@ Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadl
 // Returns kResourceExhausted at the process's limit of open files. `fd` is any open descriptor.
 Status CheckSpareDescriptors(int fd);
 
-// Milliseconds until `deadline` for poll(2), rounded up; 0 if it has passed.
-int PollTimeout(SteadyTime deadline);
-
 }  // namespace pinfeed

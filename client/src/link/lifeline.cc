@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "common/os/poll_timeout.h"
 #include "common/os/socket_message.h"
 
 namespace pinfeed {
