@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ASCII letters and digits, and the case of letters, independent of the locale.
+// ASCII letters, their case, digits and blanks, independent of the locale.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,12 @@ constexpr bool IsAsciiAlphanumeric(char c) {
 
 constexpr bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
   return std::ranges::equal(a, b, [](char x, char y) { return AsciiLower(x) == AsciiLower(y); });
+}
+
+// The text without the blanks around it.
+constexpr std::string_view Trim(std::string_view text, std::string_view blanks = " \t") {
+  text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
+  return text.substr(0, text.find_last_not_of(blanks) + 1);
 }
 
 }  // namespace pinfeed

@@ -2,18 +2,13 @@
 #include <cmath>
 #include <optional>
 
+#include "common/base/ascii_case.h"
 #include "common/base/parse_number.h"
 #include "common/base/quote.h"
 #include "server/config/config_keys.h"
 
 namespace pinfeed {
 namespace {
-
-std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 // Splits "8 GiB" into 8 and "GiB".
 bool SplitUnit(std::string_view text, double* number, std::string_view* unit) {

@@ -29,12 +29,6 @@ bool IsVisible(char c) {
   return c > ' ' && c < 0x7F;
 }
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
-
 // Removes and returns the first line, without its line end.
 std::string_view TakeLine(std::string_view& rest) {
   const size_t end = rest.find(kLineEnd);

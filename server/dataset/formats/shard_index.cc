@@ -306,11 +306,8 @@ Status Keep(const std::vector<Found>& found, SharedIndex& shared, const Location
 }  // namespace
 
 std::optional<int64_t> ParseLabel(std::string_view file) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t begin = std::min(file.find_first_not_of(kBlanks), file.size());
-  const size_t end = file.find_last_not_of(kBlanks) + 1;
-  if (file.size() > kMaxLabelBytes || begin >= end) return std::nullopt;
-  return ParseNumber<int64_t>(file.substr(begin, end - begin));
+  if (file.size() > kMaxLabelBytes) return std::nullopt;
+  return ParseNumber<int64_t>(Trim(file, " \t\r\n"));
 }
 
 bool IsShardField(std::string_view name) {
