@@ -158,10 +158,9 @@ void BatcherQueue::Expire(Time now, After& after) {
 }
 
 BatcherQueue::RequestPtr BatcherQueue::End(uint64_t id, RequestEnd how) {
-  const auto found = pending_.find(id);
-  if (found == pending_.end()) return nullptr;
-  const Pending pending = std::move(found->second);
-  pending_.erase(found);
+  const auto ended = pending_.extract(id);
+  if (ended.empty()) return nullptr;
+  const Pending& pending = ended.mapped();
   const Request& request = *pending.request;
   slots_.erase({request.client.get(), request.slot});
   if (request.deadline) deadlines_.erase({*request.deadline, id});

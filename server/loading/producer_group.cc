@@ -227,9 +227,7 @@ void ProducerGroup::OnEnded(ProducerId id) {
   pid_t pid = 0;
   {
     const MutexLock lock(mutex_);
-    const auto found = producers_.find(id);
-    Producer producer = std::move(found->second);
-    producers_.erase(found);
+    Producer producer = std::move(producers_.extract(id).mapped());
     pid = producer.pid;
     std::deque<Task> tasks;
     for (Task& task : producer.tasks) {

@@ -28,9 +28,8 @@ void ConnectionCalls::End(uint32_t call) {
 }
 
 void ConnectionCalls::Release(uint32_t call) {
-  const auto found = message_bytes_.find(call);
-  owner_.ReleaseCall(found == message_bytes_.end() ? 0 : found->second);
-  if (found != message_bytes_.end()) message_bytes_.erase(found);
+  const auto ended = message_bytes_.extract(call);
+  owner_.ReleaseCall(ended ? ended.mapped() : 0);
 }
 
 void ConnectionCalls::EndAll() {
