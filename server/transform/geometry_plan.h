@@ -3,14 +3,22 @@
 // short list of crops and resizes with the same result, and whether to flip at the end.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "common/base/border.h"
 #include "server/image/image.h"
 #include "server/image/resize.h"
-#include "server/transform/border.h"
 
 namespace pinfeed {
+
+// What an image is extended with beyond its border.
+struct Border {
+  BorderMode mode = BorderMode::kConstant;
+  std::array<uint8_t, 3> fill{};  // RGB, for kConstant
+  bool operator==(const Border&) const = default;
+};
 
 // One step of a plan, in this order: crop, convert to grayscale, resize. A crop that extends beyond the image
 // pads it.

@@ -7,7 +7,7 @@
 
 #include "common/spec/sample_view.h"
 #include "server/image/image.h"
-#include "server/transform/border.h"
+#include "server/transform/geometry_plan.h"
 
 namespace pinfeed {
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "server/image/image.h"
-#include "server/transform/border.h"
 #include "server/transform/transform.h"
 
 namespace pinfeed {
