@@ -5,6 +5,7 @@ does, is freed with the last reference to it, and its workers end then.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from .._worker.fetch import Kind
@@ -32,6 +33,7 @@ class LoaderArguments(NamedTuple):
     ordinal: int  # of the GPU that gets the batches; -1: the host
     max_batch_bytes: int  # 0: what the first batch needs
     retry_after: float  # 0: never
+    excludes_worker: str  # the argument with which seeding="worker" is not possible; empty: none
     encoded: Optional[LoaderImages]
     epoch: int  # from 1
 
@@ -64,6 +66,7 @@ def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
         ordinal=loader._ordinal,
         max_batch_bytes=loader._max_batch_bytes,
         retry_after=loader._retry_after,
+        excludes_worker=loader._excludes_worker,
         encoded=loader._encoded,
         epoch=loader._epochs,
     )
@@ -72,9 +75,10 @@ def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
 class Carried:
     """What the epochs of a loader leave to later ones."""
 
-    def __init__(self, capacity: int, most_slots: int) -> None:
-        self.capacity = capacity  # of a batch, once known; else 0
+    def __init__(self, most_slots: int) -> None:
+        self.capacity = 0  # of a batch, once known
         self.most_slots = most_slots  # for which the daemon had memory
+        self.warned_of_generator = False  # of one that no seed of a sample reaches
         self.warned_of_size = False  # a batch did not fit into a slot
         self.structure = ""  # of a batch, once known, if others share it
         self.latest: object = None  # each epoch has an object of its own here: that of the one that began last
@@ -83,3 +87,15 @@ class Carried:
         self.begun_again: Optional[Tuple[Any, Any]] = None
         # An iterable dataset in this process was left before its end: it may begin anew, or go on. None: it was not read.
         self.stream_left: Optional[bool] = None
+
+    def warn_of_kept_generator(self, place: str, excludes: str, stacklevel: int) -> None:
+        """Warns, once a loader, of a generator that workers keep. `excludes`: the argument with which they cannot take turns; empty if there is none."""
+        if not self.warned_of_generator:
+            self.warned_of_generator = True
+            advice = f"Omit {excludes}: the workers then take turns" if excludes else 'Give seeding="worker": the workers then take turns'
+            warnings.warn(
+                f"DataLoader: {place} is a random number generator that the dataset or the collate_fn keeps. A worker that is free makes the next batch, so that its "
+                f"numbers differ from run to run. {advice}, and each draws the same numbers. Or draw from the global generators, which are seeded for each sample. "
+                'seeding="sample" ends this warning',
+                stacklevel=stacklevel,
+            )

@@ -25,6 +25,7 @@ from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of, told
 from .._worker.index_log import MAX_IN_FLIGHT
+from .._worker.kept_generators import find_kept_generator
 from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
@@ -64,10 +65,11 @@ class DataLoader(Generic[_Batch]):
     worker number without a batch in between, raise RuntimeError.
 
     seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
-    default with a generator or a worker_init_fn, unless `share` is given, and what iterable datasets always have. A worker
-    that dies is replaced too: another one continues from the generators' states behind its last batch. An iterable
-    dataset needs `state_dict` and `load_state_dict` for that, or its iterator does. Without them a worker's death raises
-    RuntimeError, as in torch.
+    default with a generator or a worker_init_fn, unless `share` is given, and where the dataset or the collate_fn keeps a
+    generator of its own, unless `share` or `retry_after` is given: then a warning says where it is. Iterable datasets always
+    have it. A worker that dies is replaced too: another one continues from the global generators' states behind its last batch. An
+    iterable dataset needs `state_dict` and `load_state_dict` for that, or its iterator does. Without them a worker's death
+    raises RuntimeError, as in torch.
 
     With num_workers=0 nothing is seeded.
 
@@ -121,7 +123,7 @@ class DataLoader(Generic[_Batch]):
     collate_fn: Callable[[Any], Any]
     generator: Any
     __initialized = False
-    _implies = False  # a worker_init_fn that is set later implies seeding="worker"
+    _chooses = False  # seeding was not given, and may become "worker" later
     _pool: Optional[WorkerPool] = None  # persistent workers
     # Private attributes of torch's loaders, for subclasses that make torch's iterators themselves.
     _iterator: Any = None  # one of those, with persistent workers
@@ -202,13 +204,16 @@ class DataLoader(Generic[_Batch]):
         elif self._rows is not None:
             self.collate_fn = functools.partial(collate, rows=self._rows)
 
-        default = ""
-        if seeding is None:
-            as_torch = [name for name, value in (("generator", generator), ("worker_init_fn", worker_init_fn)) if value is not None]
-            seeding = "worker" if as_torch and share is None else "sample"
-            self._implies = share is None and retry_after is None
-            default = f', the default with {" and ".join(as_torch)} (give seeding="sample")'
-        self._seeding: str = seeding
+        self._chooses = seeding is None
+        reasons: List[str] = []
+        if seeding is None and share is None:
+            reasons = [name for name, value in (("generator", generator), ("worker_init_fn", worker_init_fn)) if value is not None]
+        self._seeding: str = seeding or ("worker" if reasons else "sample")
+        self._excludes_worker: str = "share" if share is not None else "retry_after" if retry_after is not None else ""
+        self._carried: Carried = Carried(MAX_SLOTS)
+        kept = self._heed_kept_generator(4)
+        reasons += [kept] if kept and self._seeding == "worker" else []
+        default = f', the default with {" and ".join(reasons)} (give seeding="sample")' if reasons else ""
         why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
         if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
             checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
@@ -233,7 +238,7 @@ class DataLoader(Generic[_Batch]):
         if self._ordinal >= 0 and torch_or_none() is None:
             raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
         self._address: Optional[str] = None if address is None else os.fspath(address)
-        self._carried: Carried = Carried(self._max_batch_bytes, MAX_SLOTS)
+        self._carried.capacity = self._max_batch_bytes
         self._warned_of_state = False  # the dataset's is not part of the loader's
         self._epochs: int = 0  # that began; with share=, the number of the latest, which a loaded state may say
         self._kept_starts: Optional[List[bytes]] = None  # of the persistent workers, until the next epoch has begun: an error ends them before
@@ -259,9 +264,20 @@ class DataLoader(Generic[_Batch]):
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
-        if self._implies and name == "worker_init_fn" and value is not None and self._pool is None:  # as Lightning's seed_everything(workers=True)
-            self._seeding = "worker"
+        if self._chooses and name == "worker_init_fn" and value is not None and self._pool is None and not self._excludes_worker:
+            self._seeding = "worker"  # as Lightning's seed_everything(workers=True)
         super().__setattr__(name, value)
+
+    def _heed_kept_generator(self, stacklevel: int) -> str:
+        """Chooses seeding="worker" where the dataset or the collate_fn keeps a generator of its own, or warns where that is not possible. Returns where it is."""
+        place = ""
+        if self._chooses and self._seeding == "sample" and self.num_workers and self._kind is not Kind.ITERABLE and self._pool is None:
+            place = find_kept_generator(dataset=self.dataset, collate_fn=self.collate_fn)
+        if place and not self._excludes_worker:
+            self._seeding = "worker"
+        elif place:
+            self._carried.warn_of_kept_generator(place, self._excludes_worker, stacklevel)
+        return place
 
     def check_worker_number_rationality(self) -> None:
         """Warns if there are more workers than CPUs."""
@@ -335,6 +351,7 @@ class DataLoader(Generic[_Batch]):
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
         refuse_greenlets(self.num_workers)
+        self._heed_kept_generator(5)  # which the dataset may have got since
         if self._share is None and self._kind is not Kind.ITERABLE:
             warn_of_equal_ranks(self, self._index_sampler)
         if not self.num_workers:
@@ -472,7 +489,8 @@ class DataLoader(Generic[_Batch]):
             return self._pool
         shared = self._share is not None
         grows = not self._max_batch_bytes and not shared and self._encoded is None  # the daemon sees what is in slots only
-        job = Job(self._recipe, self.worker_init_fn, self._workers, base_seed, grows, self._lane_options, this_process(), shared)
+        chosen = self._chooses and self._lane_options is None
+        job = Job(self._recipe, self.worker_init_fn, self._workers, base_seed, grows, self._lane_options, this_process(), shared, chosen)
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:
             self._pool = pool

@@ -54,7 +54,7 @@ class FirstBatch:
         self._number = number  # not before: a signal handler may raise
 
     def take(self, number: int) -> Optional[Tuple[Any, ...]]:
-        """Returns ("measured", generation, number, bytes, structure), or ("instead", generation, number, memory) with the
+        """Returns ("measured", generation, number, bytes, structure, images, generator), or ("instead", generation, number, memory) with the
         memory of an exception or `END`. None after `timeout` seconds; it may be called again. Raises RuntimeError if workers keep
         dying.
         """

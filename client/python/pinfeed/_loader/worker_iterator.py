@@ -449,6 +449,8 @@ class WorkerIterator(LoaderIterator):
         if message[0] == "instead":
             return self._read(_flat(bytearray(message[3])))
         self._carried.structure = message[4]
+        if message[6]:
+            self._carried.warn_of_kept_generator(message[6], arguments.excludes_worker, 6)
         first: Totals = message[5]
         needed = message[3] - first.bytes
         most = self._most_samples() if first.samples < (arguments.batch_size or 0) else 0  # a sampler's length may draw random numbers

@@ -137,7 +137,7 @@ class Lanes:
         if saved is None and not epoch.first:
             return
         if saved is None or saved["workers"] != workers:
-            raise workers_differ(workers, 0 if saved is None else saved["workers"])
+            raise workers_differ(workers, 0 if saved is None else saved["workers"], options.kind)
         self.position = saved["position"]
         self._ended.update(saved["ended"])
         for worker, state in enumerate(saved["states"]):
@@ -230,7 +230,7 @@ def open_stream(dataset: Any, batched: bool, drop_last: bool, saved: Optional[Di
     `begin_again` got for the epoch that begins; None: it was not needed. `begun_with`: as of `IterableFetcher`.
     """
     if saved is not None and saved["workers"]:
-        raise workers_differ(0, saved["workers"])
+        raise workers_differ(0, saved["workers"], Kind.ITERABLE)
     state = None if saved is None else pickle.loads(saved["stream"])
     begun = state[1:] if state is not None and state[0] == _BEFORE_EPOCH else None
     stream = IterableFetcher(dataset, batched, drop_last, _begun(dataset, state, begun_with is not None), begun_with)
@@ -276,10 +276,11 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
         )
 
 
-def workers_differ(workers: int, saved: int) -> InvalidArgumentError:
+def workers_differ(workers: int, saved: int, kind: Kind) -> InvalidArgumentError:
     """Returns the error of a state that this number of workers cannot continue."""
     without = "one whose batches do not depend on those before it (num_workers=0, or another seeding)"
     return invalid(
         f"num_workers: {workers} with these arguments cannot continue an epoch of {f'{saved} workers' if saved else without}: a batch depends on "
-        "those that its worker made before. Use the arguments of the loader that the state is from",
+        "those that its worker made before. Use the arguments of the loader that the state is from"
+        + (', or seeding="sample", which continues with other random numbers' if kind is Kind.MAP else ""),
     )

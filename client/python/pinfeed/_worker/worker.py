@@ -9,7 +9,7 @@ batch in private memory; ("prepare", batch): the same, without an answer; ("feed
 encoded): fill batches of the feed until it hangs up, where the feed's batch 0 is batch `first`, and `encoded` bytes of a
 slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
 
-The worker answers ("measured", generation, batch, bytes, structure, images), or ("instead", generation, batch, memory) with
+The worker answers ("measured", generation, batch, bytes, structure, images, generator), or ("instead", generation, batch, memory) with
 the memory of an exception or `END`; ("again", generation, reason) after a feed hung up; and ("ended", generation, state) with
 where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
 and then the descriptor of memory of the daemon's with that batch.
@@ -33,6 +33,7 @@ from .batch_memory import END, BatchCopy, BatchTooLarge, BatchWriter, copy_batch
 from .encoded import MAX_PATH_BYTES, BatchImages, Totals
 from .fetch import Kind, Recipe, assemble, load
 from .index_log import IndexLogReader
+from .kept_generators import find_kept_generator
 from .lanes import Lane, LaneOptions, LaneState
 from .producer import Producer, Task, end_with_process
 from .seeding import Seeder
@@ -54,6 +55,7 @@ class Job(NamedTuple):
     lanes: Optional[LaneOptions]  # if a batch depends on those before
     trainer: Tuple[int, int]  # process id and start time
     shared: bool = False  # the batches go to other trainers too, which compare what they are of
+    tells_of_generators: bool = False  # that the dataset keeps by then: each sample gets a seed, and nobody has asked for that
 
 
 def process_stat(pid: int) -> List[bytes]:
@@ -288,7 +290,10 @@ class Worker:
         if not writer.has_batch:
             writer.replay(memoryview(memory))
             return "instead", generation, batch, bytes(memory)
-        return "measured", generation, batch, writer.needed, self._structure, writer.images
+        recipe, place = self._recipe, ""
+        if self._job.tells_of_generators:
+            place = find_kept_generator(dataset=recipe.dataset, collate_fn=recipe.collate_fn)  # now: many are made for the first sample
+        return "measured", generation, batch, writer.needed, self._structure, writer.images, place
 
     def _prepare(self, batch: int) -> None:
         """Computes a batch of the lane in private memory, if it has been dealt and is not computed yet."""
