@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pinfeed.DataLoader` with iterators and states of one's own: what it asks of them is what torch's asks."""
 
+import itertools
+import multiprocessing
 import threading
 import warnings
 
@@ -118,6 +120,26 @@ class WaitsFor:
             self.asked.set()
             assert self.event.wait(30)
         return index
+
+
+def say_next(iterator, pipe):
+    """In a forked child."""
+    with pytest.raises(pinfeed.Error) as refusal:
+        next(iterator)
+    pipe.send(str(refusal.value))
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_forked_child_is_told_to_begin_an_iterator_of_its_own(taken):
+    iterator = iter(pinfeed.DataLoader(Numbers(10), num_workers=1))
+    list(itertools.islice(iterator, taken))
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=say_next, args=(iterator, theirs))
+    child.start()
+    theirs.close()
+    assert ours.poll(60) and "this iterator belongs to the parent process; a forked child must begin its own: iter(loader)" in ours.recv()
+    child.join()
+    assert sum(1 for _ in iterator) == 10 - taken
 
 
 def test_two_threads_in_next_are_told():

@@ -184,6 +184,8 @@ class WorkerIterator(LoaderIterator):
 
     def _fetch(self) -> None:
         """Waits for the next batch, which is then pending. Raises StopIteration at the end."""
+        if os.getpid() != self._owner:
+            raise Error(Code.FAILED_PRECONDITION, "this iterator belongs to the parent process; a forked child must begin its own: iter(loader)")
         while True:
             self._log.consume(max(self._first, self._number - self._kept))
             self._append(self._ahead)
