@@ -22,6 +22,7 @@ REFUSED = [
     ({"batch_size": "4"}, "batch_size: '4' is not a whole number"),
     ({"batch_size": None}, "batch_size: None is not a whole number"),
     ({"batch_size": True}, "batch_size: True is not a whole number"),
+    ({"batch_size": numpy.array(True)}, "batch_size: array(True) is not a whole number from 1"),
     ({"batch_size": 2**40}, "batch_size: 1099511627776 is not a whole number"),
     ({"batch_size": numpy.arange(2)}, "batch_size: array([0, 1]) is not a whole number"),
     ({"seed": -1}, "seed: -1 is not a whole number from 0 to 18446744073709551615"),

@@ -80,7 +80,7 @@ def test_devices(fake):
     for host in (None, "cpu"):
         fake(device=host).close()
         assert fake.spec()["backend"] == "HOST"
-    for gpu in ("cuda:1", 1, "cuda"):
+    for gpu in ("cuda:1", 1, numpy.int64(1), numpy.array(1), "cuda"):
         fake(device=gpu, framework="torch").close()  # a daemon without a GPU: the tensors would be moved there
         assert fake.spec()["backend"] == "AUTO"
     fake(device="cuda:0", backend="vmm-fd", framework="torch").close()
@@ -88,7 +88,7 @@ def test_devices(fake):
     for backend in ("vmm-fd", "cuda-ipc"):
         with pytest.raises(pinfeed.InvalidArgumentError, match=f"backend: '{backend}' is for tensors on a GPU"):
             fake(backend=backend)
-    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", -1, True, 1.5):
+    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", -1, True, numpy.bool_(True), numpy.array(True), 1.5):
         with pytest.raises(pinfeed.InvalidArgumentError, match="device: "):
             fake(device=wrong)
     with pytest.raises(pinfeed.InvalidArgumentError, match="'numpy' has no tensors on a GPU"):

@@ -143,10 +143,9 @@ def listed(value: Any, ordered: bool = True) -> List[Any]:
 
 def to_integer(value: Any, booleans: bool = False) -> Optional[int]:
     """Returns an integer, or None for other values. True and False count only if `booleans` is set."""
-    if type(value).__name__ in ("bool", "bool_") and not booleans:
-        return None
     try:
-        return operator.index(value.item() if hasattr(value, "item") else value)
+        number = value.item() if hasattr(value, "item") else value
+        return None if isinstance(number, bool) and not booleans else operator.index(number)
     except (TypeError, ValueError, RuntimeError):  # the last two: arrays and tensors of several elements
         return None
 

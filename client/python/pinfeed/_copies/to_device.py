@@ -132,7 +132,7 @@ os.register_at_fork(after_in_child=_known.clear)  # the library refuses a forked
 
 def _remember(torch: Any, device: Any, gpu: Copier) -> None:
     """Remembers a GPU by its name, if that always is its name."""
-    if str(device) != "cuda":
+    if str(device) != "cuda" and not hasattr(device, "item"):
         _known[device] = _Known(torch.Tensor, torch.is_grad_enabled, gpu)
         _known_types.add(type(device))
 

@@ -13,7 +13,7 @@ import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .._base import abi
-from .._base.checks import UINT32_MAX, Checks
+from .._base.checks import UINT32_MAX, Checks, to_integer
 from .._base.dtypes import dense_strides
 from .._base.errors import Code, Error, invalid
 from .._base.optional_torch import capture_query, stream_query
@@ -44,7 +44,7 @@ def ordinal_of(checks: Checks, device: Any) -> int:
     text = str(device)
     if device is None or text == "cpu":
         return -1
-    number = text[5:] if text.startswith("cuda:") else text if isinstance(device, int) and not isinstance(device, bool) else ""
+    number = text[5:] if text.startswith("cuda:") else str(to_integer(device))
     if text == "cuda":
         return _current_device()
     if number.isascii() and number.isdigit() and len(number) < 6:
