@@ -324,14 +324,14 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
     else:
         start = state["start"] if isinstance(state["start"], dict) else {}
         running = bool(state["running"])
-        missing = [name for name in ["generators", "samplers"] + ["global"] * running if name not in start]
+        missing = [name for name in ["generators", "samplers"] + ["arguments", "global"] * running if name not in start]
         missing += [name for name in ["base_seed", "repeat"] * running if name not in state]
         if missing:
             fault = f"it lacks {', '.join(map(repr, missing))}; give what loader.state_dict() returned"
     if fault:
         raise invalid(f"this is not the state of a loader: {fault}")
     if state["running"]:
-        _compare(state["start"].get("arguments", {}), order.arguments)
+        _compare(state["start"]["arguments"], order.arguments)
         if state["start"].get("left_early") and state["start"]["samplers"] and not state.get("indices"):
             unknown = "whether the sampler's state is where that epoch began, or a position in the one before: samples could be missing"
             if not state["batches"]:
@@ -347,10 +347,10 @@ def check_state(state: Any, order: Order) -> Dict[str, Any]:
 
 
 def _compare(theirs: Dict[str, Any], mine: Dict[str, Any]) -> None:
-    """Compares the arguments of a state with a loader's. Earlier releases did not keep all of them."""
+    """Compares the arguments of a state with a loader's. None: not known, or no batch_size."""
     for name, (called, consequence) in _REFUSED.items():
         value, own = theirs.get(name), mine[name]
-        if value != own and (None not in (value, own) or (name == "batch_size" and name in theirs)):
+        if value != own and (None not in (value, own) or name == "batch_size"):
             raise invalid(
                 f"the state is from the middle of an epoch with {called}={shown(value)}, and this loader has {called}={shown(own)}: {consequence}. "
                 "Use the arguments and the dataset of the loader that the state is from, or a state from between two epochs",

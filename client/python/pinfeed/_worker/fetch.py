@@ -319,8 +319,6 @@ class IterableFetcher:
         self._batched = batched
         self._drop_last = drop_last
         whose, saved, self.ended = ("", None, False) if state is None else state
-        if whose == "both" and saved[0] is saved[1]:  # as such states were written before
-            whose, saved = "own", saved[0]
         of_dataset, of_iterator = saved if whose == "both" else (saved, saved)
         self._at_end: Optional[Tuple[Any, Any]] = None  # what begin_again gets
         of_any = whose in ("dataset", "both", "own")
