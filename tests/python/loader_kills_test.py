@@ -33,7 +33,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
+from loader_datasets import Numbers, Stream, place_of_worker, slow  # noqa: E402
+from raw_client import messages  # noqa: E402
 from withstand.hardship import eventually, is_stopped  # noqa: E402
 
 import pinfeed  # noqa: E402
@@ -270,6 +271,25 @@ def test_a_worker_that_fails_to_attach_behind_the_daemons_welcome_costs_no_batch
     batches = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, address=host.address, timeout=DEADLINE_S, multiprocessing_context="fork")
     assert [index for batch, _ in batches for index in batch.tolist()] == list(range(20))
     assert failed.value > 1 and "another one takes its place" in caplog.text
+
+
+def test_a_worker_that_the_daemon_has_refused_tries_again(host, monkeypatch, caplog):
+    """Its death would end the epoch of such a dataset. Only the text of the library tells a refusal from what comes behind a welcome."""
+    real, refusals = worker.Producer, multiprocessing.get_context("fork").Value("i", 0)
+
+    def refused_once(invitation):
+        with refusals.get_lock():
+            refusals.value += 1
+            if refusals.value > 1:
+                return real(invitation)
+        other = messages().ProducerInvitation.FromString(invitation)
+        other.token = bytes(len(other.token))
+        return real(other.SerializeToString())
+
+    monkeypatch.setattr(worker, "Producer", refused_once)
+    batches = pinfeed.DataLoader(Stream(20), 2, num_workers=2, address=host.address, timeout=DEADLINE_S, multiprocessing_context="fork")
+    assert sorted(index for batch in batches for index in batch.tolist()) == sorted(2 * list(range(20)))
+    assert refusals.value > 1 and "another one takes its place" not in caplog.text
 
 
 class StopsOnce:

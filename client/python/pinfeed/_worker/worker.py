@@ -315,7 +315,8 @@ class Worker:
         try:
             producer = Producer(invitation)
         except Error as error:
-            if error.code != Code.UNAVAILABLE and "the daemon refused" not in str(error):  # it may have attached this worker, and dealt it a batch
+            # Otherwise it may have attached this worker, and dealt it a batch. The text is that of client/src/link/lifeline.cc: codes do not tell that.
+            if error.code != Code.UNAVAILABLE and "the daemon refused" not in str(error):
                 self._attached = invitation
             return str(error) or error.code.name
         if invitation == self._attached:  # the feed goes on, so it was this worker's connection that ended
