@@ -576,3 +576,28 @@ def test_a_dataset_that_loaders_take_in_turn_begins_each_epoch():
         resumed = pinfeed.DataLoader(Once(), 2)
         resumed.load_state_dict(saved(loader))
         assert values(resumed) == values(iterator) != []
+
+
+class Unreadable:
+    """An index that can be pickled, and not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"seeding": "worker"}, {"batch_size": None}], ids=str)
+def test_an_index_without_a_pickle_names_its_batch(arguments):
+    # torch's loader waits for ever.
+    loader = pinfeed.DataLoader(range(8), sampler=[0, lambda: 1], num_workers=2, **arguments)
+    with pytest.raises(TypeError, match="what the sampler gives for batch 1 cannot be sent to the workers: .*lambda.*num_workers=0"):
+        list(loader)
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_an_index_that_a_worker_cannot_unpickle_is_told_and_ends_no_worker(seeding, caplog):
+    loader = pinfeed.DataLoader(range(8), sampler=[0, 1, 2, 3, Unreadable(), 5, 6, 7], num_workers=2, seeding=seeding)
+    batches = iter(loader)
+    assert [next(batches).item() for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(pinfeed.Error, match="cannot make batch 4: ValueError: invalid literal.*no number"):
+        next(batches)
+    assert "takes its place" not in caplog.text

@@ -15,6 +15,7 @@ import itertools
 import mmap
 import operator
 import os
+import pickle
 import sys
 import threading
 import time
@@ -159,7 +160,13 @@ class WorkerIterator(LoaderIterator):
                 self._log.append_end()
             else:
                 self._epoch.drawn.add(number, self._drawn[1][0])
-                self._log.append(self._drawn[1][0])
+                try:
+                    self._log.append(self._drawn[1][0])
+                except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises
+                    raise TypeError(
+                        f"DataLoader: what the sampler gives for batch {number} cannot be sent to the workers: {error}. Have the sampler give numbers or "
+                        "other values that pickle can write, or use num_workers=0"
+                    ) from error
 
     def state_dict(self) -> Dict[str, Any]:
         pending = self._pending is not None

@@ -21,7 +21,6 @@ import contextlib
 import errno
 import mmap
 import os
-import pickle
 import resource
 import signal
 from multiprocessing import reduction
@@ -300,7 +299,7 @@ class Worker:
         lane = self._lane
         if lane is None or lane.next > batch:
             return
-        with contextlib.suppress(Error, OSError, pickle.UnpicklingError):  # told when the feed asks for it
+        with contextlib.suppress(Exception):  # told when the feed asks for it
             indices = self._indices(batch)
             if indices is not END:
                 self._catch_up(batch)
@@ -346,8 +345,9 @@ class Worker:
                             producer.end_of_data(task)
                         continue
                     self._catch_up(batch)
-                except (Error, OSError, pickle.UnpicklingError) as error:
-                    producer.done(task, error=f"worker {self._number} cannot make batch {batch}: {error}")
+                except Exception as error:  # also what the indices' own classes raise as they are unpickled
+                    what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+                    producer.done(task, error=f"worker {self._number} cannot make batch {batch}: {what}")
                     continue
                 self._fill(producer, task, generation, batch, indices)
                 if self._lane is not None:
