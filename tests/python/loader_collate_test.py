@@ -549,6 +549,12 @@ def test_values_of_other_types_are_refused(samples, words):
     assert type(error) is TypeError and words in str(error) and "collate_fn" in str(error)
 
 
+def test_packed_sequences_are_refused_with_advice():
+    packed = torch.nn.utils.rnn.pack_sequence([torch.arange(3.0)])
+    error = refused([(packed, 1)] * 2)
+    assert type(error) is TypeError and "samples have a PackedSequence at sample[0]" in str(error) and "in a collate_fn" in str(error)
+
+
 def test_an_image_of_pillow_is_refused_with_advice():
     image = pytest.importorskip("PIL.Image").new("RGB", (2, 2))
     error = refused([{"image": (image, 1)}] * 2)

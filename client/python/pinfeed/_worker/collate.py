@@ -311,6 +311,11 @@ class _Collator:
         return batch
 
     def _namedtuples(self, samples: Sequence[Any], place: str) -> Any:
+        if self._torch is not None and isinstance(samples[0], self._torch.nn.utils.rnn.PackedSequence):
+            raise TypeError(
+                f"default_collate: samples have a PackedSequence at {place}, and packed sequences do not make one of a batch: return the sequences, "
+                "and pack those of a batch in a collate_fn, or give pad= or ragged="
+            )
         columns = self._columns(samples, place)
         names = samples[0]._fields
         return type(samples[0])(*(self.collate(column, f"{place}.{name}") for name, column in zip(names, columns)))
