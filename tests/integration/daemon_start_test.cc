@@ -84,7 +84,7 @@ TEST(DaemonStartTest, ListsEveryFaultOfTheConfiguration) {
 
 TEST(DaemonStartTest, CheckOpensTheRootsAndTheNamedDatasets) {
   TempDir directory;
-  directory.Write("tokens.bin", std::string(200, 'x'));
+  directory.Write("tokens.bin", std::string(200, '\1'));
   const std::string path = directory.path().string();
   const std::string good =
       directory
