@@ -139,10 +139,7 @@ def measure(daemon, inputs, name, batch, crop, copy):
         bf16 = [{"normalize": {"mean": MEAN, "std": STD}}, {"to_dtype": {"dtype": "bfloat16"}}]
         first = [{"random_crop": {"size": [32], "padding": [4]}}] if crop else []
         spec = {"dataset": {"path": str(inputs / name)}, "order": "SHUFFLE", "batch_size": batch, "drop_last": True, "resident": "RESIDENT_ON", "transforms": [*first, {"random_horizontal_flip": {}}, *bf16]}
-        cpu, wall = daemon.cpu_seconds(), time.perf_counter()
-        said = json.loads(subprocess.run([program, daemon.address, str(SECONDS), json.dumps(spec)], check=True, stdout=subprocess.PIPE, text=True).stdout)
-        out["cpp"] = said
-        out["cpp_daemon_cores"] = (daemon.cpu_seconds() - cpu) / (time.perf_counter() - wall)
+        out["cpp"] = json.loads(subprocess.run([program, daemon.address, str(SECONDS), json.dumps(spec)], check=True, stdout=subprocess.PIPE, text=True).stdout)
     images = torch.from_numpy(np.load(inputs / name / "image.npy", mmap_mode="r")[:]).to(DEVICE)
     labels = torch.from_numpy(np.load(inputs / name / "label.npy")).to(DEVICE)
     make, step_of = torch_batches(images, labels, batch, crop)
@@ -166,7 +163,7 @@ def show(name, out):
     compiled = f", compiled {out['compiled_rate'] * out['batch'] / 1e6:.2f}" if "compiled_rate" in out else ""
     print(f"   torch's indexing: {out['torch_rate'] * out['batch'] / 1e6:.2f} million img/s{compiled}: pinfeed is {out['rate'] / best:.2f} x the better one")
     if "cpp" in out:
-        print(f"   a trainer in C++: {json.dumps(out['cpp'])}; the daemon takes {out['cpp_daemon_cores']:.1%} of a core")
+        print(f"   a trainer in C++: {json.dumps(out['cpp'])}")
     print(f"   the daemon takes {out['daemon_cores']:.1%} of a core; at {out['paced_rate']:,.0f} batches/s {out['paced_daemon_cores']:.1%}; first batch after {out['first_batch_s']:.2f} s")
 
 
