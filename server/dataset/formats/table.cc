@@ -195,7 +195,8 @@ class SeparatedValues final : public SourceReader {
     }
     if (LookLikeValues(names)) {
       return Fault("the first row must name the columns, but all that it holds are numbers, such as " +
-                    QuotePath(first) + "; write names above it");
+                   QuotePath(first) +
+                   "; write names above it, or, if these are the names, begin one with a letter");
     }
     for (RawCell& name : names) {
       const std::string quoted = QuotePath(name.text);
