@@ -60,6 +60,8 @@ Status CheckContent(const RandomAccessFile& file) {
       {"version https://git-lfs.", "a pointer of Git LFS in place of the file; fetch it (git lfs pull)"},
       {"\x1f\x8b\x08", "compressed by gzip; uncompress it (gunzip), and open the result"},
       {"\x28\xb5\x2f\xfd", "compressed by zstd; uncompress it (unzstd), and open the result"},
+      {"BZh91AY&SY", "compressed by bzip2; uncompress it (bunzip2), and open the result"},
+      {"\xfd\x37zXZ", "compressed by xz; uncompress it (unxz), and open the result"},
       {"PK\x03\x04", "a zip archive, as torch.save writes; save the ids with numpy.save as uint16 or uint32"},
   };
   constexpr size_t kMinText = 64;  // fewer bytes may be text by chance
@@ -71,14 +73,15 @@ Status CheckContent(const RandomAccessFile& file) {
   };
   for (const auto& [magic, what] : kStarts)
     if (start.starts_with(magic)) return refuse(what);
-  const bool has_controls = std::ranges::any_of(
-      start, [](unsigned char c) { return c < ' ' && c != '\t' && c != '\n' && c != '\r'; });
+  // Other than tabs, and ends of lines and pages.
+  const bool has_controls =
+      std::ranges::any_of(start, [](unsigned char c) { return c < ' ' && (c < '\t' || c > '\r'); });
   if (start.size() < kMinText || has_controls) return OkStatus();
   for (size_t cut = 0; cut < 4; ++cut) {  // the last character may be cut
     if (IsUtf8(start.substr(0, start.size() - cut)))
       return refuse(
-          "text, not token ids; save the ids of your tokenizer, such as numpy.array(ids, "
-          "\"uint16\").tofile(\"tokens.bin\"), and open that");
+          "text, not token ids; save the ids of your tokenizer with numpy.save as uint16 or uint32, and open "
+          "that");
   }
   return OkStatus();
 }

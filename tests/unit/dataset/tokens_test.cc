@@ -138,12 +138,28 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   dir_.Write("text.bin", text.substr(0, 5000));
   dir_.Write("wide.bin", text.substr(0, 5000));
   dir_.Write("pointer.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0123456\nsize 12345\n");
-  dir_.Write("packed.bin", "\x1f\x8b\x08" + RawBytes(Stream<uint16_t>(300)) + "x");
+  const std::string other = RawBytes(Stream<uint16_t>(300));
+  dir_.Write("gzip.bin", "\x1f\x8b\x08" + other + "x");
+  dir_.Write("zstd.bin", "\x28\xb5\x2f\xfd" + other);
+  dir_.Write("bzip2.bin", "BZh91AY&SY" + other);
+  dir_.Write("xz.bin", "\xfd\x37zXZ" + other + "x");
+  dir_.Write("zip.bin", "PK\x03\x04" + other);
   const auto is = [](const char* what) { return StatusIs(Code::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Open("text.bin", 8), is("it is text, not token ids; save the ids of your tokenizer"));
   EXPECT_THAT(Open("wide.bin", 8, 0, DType::kUint32), is("it is text, not token ids"));
   EXPECT_THAT(Open("pointer.bin", 8), is("git lfs pull"));
-  EXPECT_THAT(Open("packed.bin", 8), is("compressed by gzip"));
+  EXPECT_THAT(Open("gzip.bin", 8), is("compressed by gzip"));
+  EXPECT_THAT(Open("zstd.bin", 8), is("compressed by zstd"));
+  EXPECT_THAT(Open("bzip2.bin", 8), is("compressed by bzip2"));
+  EXPECT_THAT(Open("xz.bin", 8), is("compressed by xz"));
+  EXPECT_THAT(Open("zip.bin", 8), is("a zip archive"));
+  for (size_t shift = 0; shift < 4; ++shift) {  // what is looked at ends within a character, mostly
+    std::string smiles(shift, '\f');
+    while (smiles.size() < 5000) smiles += "\xf0\x9f\x98\x80";
+    const std::string name = "smiles" + std::to_string(shift) + ".bin";
+    dir_.Write(name, smiles);
+    EXPECT_THAT(Open(name, 8), is("it is text")) << shift;
+  }
   // Numbers that are text as well, and too few to tell.
   dir_.Write("short.bin", "ids below 64 bytes");
   EXPECT_OK(Open("short.bin", 8));
