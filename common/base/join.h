@@ -8,14 +8,15 @@
 
 namespace pinfeed {
 
-// The texts that `text` makes of the items, with `separator` between them. Precondition: the first is not
-// empty.
+// The texts that `text` makes of the items, with `separator` between them.
 template <typename Items, typename Text = std::identity>
 std::string JoinTexts(const Items& items, std::string_view separator, const Text& text = {}) {
   std::string joined;
+  std::string_view between;
   for (const auto& item : items) {
-    if (!joined.empty()) joined += separator;
+    joined += between;
     joined += std::invoke(text, item);
+    between = separator;
   }
   return joined;
 }
