@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <latch>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -21,9 +21,10 @@ Status CheckSpareThreads(std::string_view what) {
   std::latch tried(1);
   std::vector<std::thread> threads;
   std::string fault;
+  threads.reserve(count);
   try {
     while (threads.size() < count) threads.push_back(StartThread("pf-spare", [&tried] { tried.wait(); }));
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {  // std::bad_alloc, too: those that were started wait
     fault = error.what();
   }
   tried.count_down();
