@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
 
 // Recent shares are of kRecentNs, so they need not follow each batch of a fast feed.
-constexpr auto kRecentStepNs = static_cast<uint64_t>(kRecentNs / 15'000);
+constexpr uint64_t kRecentStepNs = 1'000'000;
 
 // The total of completed waits and of the current wait.
 uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {

@@ -41,7 +41,7 @@ std::optional<Expectation> DecodeFixture::Expect(const File& file, const Transfo
   ImageDecoder header;
   const ImageSize size = Require(header.Open(file, false));
   const GeometryPlan plan = Require(worker_.Plan(file, chain, sample));
-  const std::optional<ImagePlan> planned = PlanForGpu(plan, {size.width, size.height});
+  const std::optional<ImagePlan> planned = PlanForGpu(plan, size);
   if (!planned) return std::nullopt;
   return Expectation{&file, *planned, Require(worker_.Make(file, plan))};
 }

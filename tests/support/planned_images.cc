@@ -10,13 +10,12 @@ Result<GeometryPlan> WorkerPath::Plan(std::span<const std::byte> file, const Tra
                                       uint64_t sample) {
   ASSIGN_OR_RETURN(const ImageSize size, decoder_.Open(file, false));
   GeometryPlan plan;
-  RETURN_IF_ERROR(chain.Plan({.seed = 1, .epoch = 0, .sample = sample}, {size.width, size.height}, plan));
+  RETURN_IF_ERROR(chain.Plan({.seed = 1, .epoch = 0, .sample = sample}, size, plan));
   return plan;
 }
 
 Result<std::vector<uint8_t>> WorkerPath::Make(std::span<const std::byte> file, const GeometryPlan& plan) {
-  ASSIGN_OR_RETURN(const ImageSize size, decoder_.Open(file, false));
-  const ImageSize whole{size.width, size.height};
+  ASSIGN_OR_RETURN(const ImageSize whole, decoder_.Open(file, false));
   ASSIGN_OR_RETURN(const ImageView source, decoder_.Decode(SourceRegion(plan, whole)));
   ASSIGN_OR_RETURN(ImageView made, RunGeometry(plan, whole, source, scratch_));
   if (plan.flip_vertical) made = made.UpsideDown();
