@@ -82,6 +82,19 @@ TEST_F(ServedFeedTest, RetainedBatchGoesBackWithItsLastRelease) {
   EXPECT_EQ(session_.Released(0), 1U);
 }
 
+TEST_F(ServedFeedTest, AReleaseOnAStreamIsForASoleOwnerAlsoOnTheHost) {
+  session_.Publish();
+  pf_batch* batch = nullptr;
+  ASSERT_EQ(pf_next(feed_.get(), 0, &batch), PF_OK);
+  pf_batch_retain(batch);
+  EXPECT_EQ(pf_batch_release_on(batch, nullptr), PF_FAILED_PRECONDITION) << "it has two owners";
+  pf_batch_release(batch);
+  EXPECT_EQ(session_.Released(0), 0U);
+  EXPECT_EQ(pf_batch_release_on(batch, nullptr), PF_OK);
+  EXPECT_EQ(session_.Released(0), 1U);
+  EXPECT_EQ(pf_batch_release_on(batch, nullptr), PF_FAILED_PRECONDITION) << "it is nobody's";
+}
+
 TEST_F(ServedFeedTest, TheLatestBatchCanBeGivenBackUnused) {
   session_.Publish();
   session_.Publish();
