@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <optional>
+#include <system_error>
 
 #include "common/base/log.h"
 #include "server/daemon/daemon.h"
@@ -72,7 +73,11 @@ Status Daemon::Run() {
   if (reload_missed_) RequestReload("SIGHUP during startup", nullptr);
   // A private daemon allows every path, and nobody reads its log.
   std::optional<StartupPathCheck> path_check;
-  if (!running_.command_line().private_mode) path_check.emplace(running_.command_line());
+  try {
+    if (!running_.command_line().private_mode) path_check.emplace(running_.command_line());
+  } catch (const std::system_error& error) {
+    spdlog::warn("the configured paths are not checked: cannot start a thread: {}", error.what());
+  }
   while (!state_.ending()) WaitOnce(path_check ? path_check->CheckTimeout() : Clock::time_point::max());
   reloader_.Stop();
   const Status failed = state_.failure();
