@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import random
 import time
+import unittest.mock
 import warnings
 
 import numpy
@@ -214,6 +215,16 @@ class Named(collections.namedtuple("Named", "one two")):
     pass
 
 
+class OfModule:
+    def __call__(self, sample):
+        return of_this_module(sample)
+
+
+class CallsItsBase(OfModule):
+    def __call__(self, sample):
+        return super().__call__(sample)
+
+
 def defaults(sample, generator=random.Random(0)):
     return draw(generator)
 
@@ -228,6 +239,7 @@ def defaults(sample, generator=random.Random(0)):
         (collections.OrderedDict(a=Slotted()), "['a'].generator"),
         (Slotted().generator.random, ""),
         (defaults, ".__defaults__[0]"),
+        (CallsItsBase(), ".__call__.of_this_module.noisy.of_module"),
         (Compose(0).__call__, ".random_generator"),
     ],
 )
@@ -252,10 +264,22 @@ class UntouchableDict(dict):
     __getattribute__ = __iter__ = __len__ = __getitem__ = items = values = keys = Untouchable.__getattribute__
 
 
+class UntouchableClass(type):
+    __getattribute__ = __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = Untouchable.__getattribute__
+
+
+class OfUntouchableClass(metaclass=UntouchableClass):
+    pass
+
+
 def test_nothing_of_the_users_runs_and_cycles_end():
-    dataset = Numbers(1, [Untouchable(), UntouchableDict(a=1)])
+    odd = object.__new__(OfUntouchableClass), type("HasNumber", (), {1: 2})()
+    dataset = Numbers(1, [Untouchable(), UntouchableDict(a=1), odd])
+    dataset.variables = Numbers(1)
+    dataset.variables.__dict__ = UntouchableDict(a=1)
     dataset.cycle = [dataset]
-    assert find_kept_generator(dataset=dataset) == ""
+    with unittest.mock.patch("random.random", return_value=0.5):
+        assert find_kept_generator(dataset=dataset) == ""
     dict.__setitem__(dataset.make[1], "b", random.Random(0))
     assert find_kept_generator(dataset=dataset) == "dataset.make[1]['b']"
 
@@ -265,6 +289,15 @@ def test_generators_that_are_seeded_or_that_draw_names_are_not_meant():
     names = logging.getLogger("generators"), multiprocessing.Queue(), lock, lock._semlock
     ours = random.random, random.SystemRandom(), numpy.random.rand, numpy.random.mtrand._rand, torch.default_generator
     assert find_kept_generator(dataset=Numbers(1, [names, ours])) == ""
+
+
+def test_transforms_are_found_beside_many_annotations():
+    """As torchvision's CocoDetection has them."""
+    annotations = {number: {"id": number, "bbox": [0, 0, 1, 1], "segmentation": [[0, 1, 2, 3]], **dict.fromkeys("abcdef", 0)} for number in range(1000)}
+    tables = [annotations, [{**each} for each in annotations.values()], {number: [{**each}] for number, each in annotations.items()}]
+    transforms = Numbers(1, [Untouchable(), Compose(0)])
+    dataset = torch.utils.data.Subset(Numbers(1, [Numbers(1, table) for table in tables] + [Numbers(1, transforms)]), range(1))
+    assert find_kept_generator(dataset=dataset) == "dataset.dataset.make[3].make.make[1].random_generator"
 
 
 def test_large_datasets_take_no_time():
