@@ -174,6 +174,11 @@ def test_a_state_of_another_number_of_workers_continues_with_the_seeding_that_th
     with pytest.warns(UserWarning, match="random transforms draw other numbers"):
         other.load_state_dict(loader.state_dict())
     assert [batch[0].item() for batch in other] == list(range(2, 25))
+    next(iter(other))
+    with pytest.warns(UserWarning, match="random transforms draw other numbers"):
+        loader.load_state_dict(other.state_dict())
+    with pytest.raises(pinfeed.InvalidArgumentError, match='or seeding="sample"$'):  # which continues with the same ones
+        iter(loader)
 
 
 @pytest.mark.parametrize("numpys", [False, True])

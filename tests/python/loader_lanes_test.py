@@ -380,6 +380,12 @@ def test_an_iterable_dataset_with_a_fixed_size_keeps_it():
         next(iterator)
 
 
+def test_more_workers_than_the_daemon_has_lanes_are_refused():
+    with pytest.raises(pinfeed.InvalidArgumentError, match="num_workers: 257 is over 256, the limit with seeding=\"worker\", the default with dataset.make"):
+        pinfeed.DataLoader(Numbers(4, random.Random(0).random), num_workers=257)
+    pinfeed.DataLoader(Numbers(4), num_workers=257)
+
+
 def test_more_batches_in_flight_than_the_log_has_entries_are_refused():
     arguments = {"num_workers": 2, "prefetch_factor": 2001}
     with pytest.raises(pinfeed.InvalidArgumentError, match="over 4000, the limit of batches in flight with seeding=\"worker\""):

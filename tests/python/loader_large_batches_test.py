@@ -72,7 +72,13 @@ def test_with_little_memory_a_loader_has_fewer_slots_and_the_log_says_so(host, c
 
 def test_without_room_for_the_least_slots_the_error_is_of_those_that_were_wanted(host):
     made = loader(host, lambda index: torch.zeros(2**25, dtype=torch.uint8), 20, num_workers=8, prefetch_factor=4)
-    with pytest.raises(pinfeed.ResourceExhaustedError, match="of 34 slots of.* feed has 34 slots"):
+    with pytest.raises(pinfeed.ResourceExhaustedError, match="of 34 slots of.* feed has 34 slots.*lower these, or batch_size$"):
+        next(iter(made))
+
+
+def test_workers_that_take_turns_need_all_slots_and_the_error_says_which_seeding_does_not(host):
+    made = loader(host, lambda index: torch.zeros(2**21, dtype=torch.uint8), 20, num_workers=8, prefetch_factor=4, seeding="worker")
+    with pytest.raises(pinfeed.ResourceExhaustedError, match='lower these, or batch_size, or give seeding="sample", for which fewer slots do$'):
         next(iter(made))
 
 

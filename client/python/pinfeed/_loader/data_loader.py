@@ -26,7 +26,7 @@ from .._worker.epoch_state import Drawn, Epoch, Order, check_state
 from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of, told
 from .._worker.index_log import MAX_IN_FLIGHT
 from .._worker.kept_generators import find_kept_generator
-from .._worker.lanes import LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
+from .._worker.lanes import MAX_LANES, LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of
 from .._worker.worker import Job
 from .arguments import DEFAULT_PREFETCH, check_order, check_workers, context_of, number_of_workers, refuse_greenlets, warn_of_equal_ranks, warn_of_many_workers
@@ -215,7 +215,9 @@ class DataLoader(Generic[_Batch]):
         reasons += [kept] if kept and self._seeding == "worker" else []
         default = f', the default with {" and ".join(reasons)} (give seeding="sample")' if reasons else ""
         why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"' + default
-        if self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
+        if self._lane_options is not None and num_workers > MAX_LANES:
+            checks.add("num_workers", f"{num_workers} is over {MAX_LANES}, the limit with {why}")
+        elif self._lane_options is not None and num_workers * (self.prefetch_factor or 1) > MAX_IN_FLIGHT:
             checks.add("prefetch_factor", f"num_workers * prefetch_factor is over {MAX_IN_FLIGHT}, the limit of batches in flight with {why}")
 
         self._max_batch_bytes: int = 0  # what the first batch needs

@@ -32,6 +32,7 @@ from .._feed.open import RECONNECT_TIMEOUT_S
 from .._worker.batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag, used_bytes
 from .._worker.encoded import Totals
 from .._worker.epoch_state import Epoch
+from .._worker.fetch import Kind
 from .._worker.index_log import MAX_IN_FLIGHT, IndexLog
 from .._worker.lanes import Lanes, LaneState
 from .arguments import DEFAULT_PREFETCH
@@ -254,7 +255,8 @@ class WorkerIterator(LoaderIterator):
                 raise refused(self._share, error) from error
             if error.code == Code.RESOURCE_EXHAUSTED:
                 size = f"{self._slots} slots of {capacity} bytes, for num_workers={arguments.num_workers} and prefetch_factor={arguments.prefetch_factor}"
-                raise ResourceExhaustedError(f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size") from error
+                fewer = ', or give seeding="sample", for which fewer slots do' if self._lanes is not None and arguments.kind is Kind.MAP else ""
+                raise ResourceExhaustedError(f"{error}. This DataLoader's feed has {size}: with little memory, lower these, or batch_size{fewer}") from error
             raise
         supervisor = None
         try:

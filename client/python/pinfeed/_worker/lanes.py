@@ -18,6 +18,7 @@ from .epoch_state import Epoch
 from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load, same_state
 from .seeding import global_states, set_global_states
 
+MAX_LANES = 256  # as kMaxLanes of the daemon's common/spec/feed_spec_check.cc
 LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it; None: that of a worker that has just started
 _BEFORE_EPOCH = "epoch"  # in the place of "dataset": its next iterator begins an epoch
 _UNKNOWN = b"!"  # no pickle begins so
@@ -279,8 +280,9 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
 def workers_differ(workers: int, saved: int, kind: Kind) -> InvalidArgumentError:
     """Returns the error of a state that this number of workers cannot continue."""
     without = "one whose batches do not depend on those before it (num_workers=0, or another seeding)"
+    other = ', or seeding="sample"' + (", which continues with other random numbers" if saved else "")
     return invalid(
         f"num_workers: {workers} with these arguments cannot continue an epoch of {f'{saved} workers' if saved else without}: a batch depends on "
         "those that its worker made before. Use the arguments of the loader that the state is from"
-        + (', or seeding="sample", which continues with other random numbers' if kind is Kind.MAP else ""),
+        + (other if kind is Kind.MAP else ""),
     )
