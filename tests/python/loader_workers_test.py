@@ -17,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -28,6 +29,7 @@ from loader_datasets import STRUCTURES, Batched, Numbers, Shards, all_same, big,
 from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
+from pinfeed._worker import worker  # noqa: E402
 
 TorchLoader = torch.utils.data.DataLoader
 METHODS = ("fork", "spawn", "forkserver")
@@ -468,6 +470,29 @@ def test_what_a_worker_init_fn_sets_is_as_in_torch(persistent, later):
 def test_a_worker_init_fn_that_fails_is_told():
     with pytest.raises(OSError, match="has no GPU"):
         list(pinfeed.DataLoader(Numbers(4), num_workers=1, worker_init_fn=refuse))
+
+
+made = os.pipe()
+
+
+def made_by_a_worker_that_attaches_late(index):
+    """Writes the index of each sample that is made to a pipe."""
+    if index == 0:
+        attach = worker.Producer
+
+        def late(invitation):
+            time.sleep(0.3)  # others would be there by then
+            return attach(invitation)
+
+        worker.Producer = late
+    os.write(made[1], bytes([index]))
+    return index
+
+
+def test_the_first_batch_is_made_once():
+    """Other workers that are there before the one that has made it are not dealt it."""
+    assert values(pinfeed.DataLoader(Numbers(8, made_by_a_worker_that_attaches_late), 2, num_workers=3, multiprocessing_context="fork")) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert sorted(os.read(made[0], 100)) == list(range(8))
 
 
 def test_a_first_batch_that_does_not_come_in_time_is_told_apart():

@@ -38,7 +38,7 @@ class FirstBatch:
         self._asked: List[int] = []
         self._asked_at = 0.0  # the latest of them
         self._interruption: Optional[BaseException] = None
-        self._answered = 0  # the worker that is asked first
+        self.holder = 0  # the worker that has made the latest one, and is asked first
 
     def interrupt(self, reason: BaseException) -> None:
         """Makes `take` raise `reason` when it would have to wait."""
@@ -47,7 +47,7 @@ class FirstBatch:
     def begin(self, number: int) -> None:
         """Asks the first worker for a batch."""
         self._asked.clear()
-        self._ask(self._answered if self._lanes is None else number, number)
+        self._ask(self.holder if self._lanes is None else number, number)
         for worker in self._watched():
             if worker not in self._asked:
                 self._send(worker, number)
@@ -89,7 +89,7 @@ class FirstBatch:
                 if message is not None and message[0] == "one-off":  # of an earlier epoch
                     os.close(message[-1])
                 elif message is not None and message[1:3] == (self._pool.generation, number):  # others are about earlier epochs
-                    self._answered = worker
+                    self.holder = worker
                     self._number = -1
                     return message
             for worker in sorted(dead):

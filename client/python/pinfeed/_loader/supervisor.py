@@ -11,6 +11,7 @@ import collections
 import contextlib
 import os
 import threading
+import time
 import weakref
 from multiprocessing.connection import wait
 from typing import Any, Counter, Dict, List, Optional, Set
@@ -24,6 +25,7 @@ from .worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 
 _MAX_REFUSALS = 20  # of a worker's invitations, without a batch in between
 _RETRY_S = 0.1
+_HOLDER_S = 2.0  # for a worker that has the first batch to attach
 
 
 class Supervisor:
@@ -35,14 +37,16 @@ class Supervisor:
     that did not fit into a slot.
     """
 
-    def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int, lanes: Optional[Lanes], encoded: int = 0) -> None:
-        """`first`: the number of the feed's first batch. `encoded`: the bytes of a slot for images."""
+    def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int, lanes: Optional[Lanes], encoded: int = 0, holder: Optional[int] = None) -> None:
+        """`first`: the number of the feed's first batch. `encoded`: the bytes of a slot for images. `holder`: the worker that has the first batch."""
         self._pool = pool
         self._lanes = lanes
         self.one_offs = OneOffBatches(first)
         self._feed = feed
         self._first = first
         self._encoded = encoded
+        self._holder = holder  # others wait until it has attached: the first batch is dealt to it, and is not made again
+        self._alone_until = time.monotonic() + _HOLDER_S
         pool.generation += 1
         self._generation = pool.generation
         self._next = self._seen = first  # the trainer's next batch, now and at the latest death or refusal
@@ -96,7 +100,9 @@ class Supervisor:
     def _serve(self) -> None:
         uninvited = set(range(len(self._pool.pipes)))
         while True:
-            uninvited = {worker for worker in sorted(uninvited) if not self._invite(worker)}
+            if time.monotonic() >= self._alone_until:
+                self._holder = None
+            uninvited = {worker for worker in sorted(uninvited) if self._holder not in (None, worker) or not self._invite(worker)}
             pipes = {pipe: worker for worker, pipe in enumerate(self._pool.pipes)}
             ends: Dict[Any, int] = {end: worker for worker, end in enumerate(self._pool.ends)}
             # While there is no daemon there is nothing to wait on: it is asked again from time to time.
@@ -136,6 +142,8 @@ class Supervisor:
         if message is None:
             return False  # a part of it is still to come
         kind = message[0]
+        if kind in ("attached", "again") and message[1] == self._generation:
+            self._holder = None
         if kind == "one-off" and message[1] == self._generation:
             self.one_offs.add(message[2], message[-1])
         elif kind == "one-off":
@@ -163,6 +171,7 @@ class Supervisor:
             self._refusals_of.clear()
 
     def _replace(self, worker: int) -> None:
+        self._holder = None
         self._count_progress()
         self.deaths.append(self._pool.describe_death(worker))
         self._deaths_of[worker] += 1

@@ -233,7 +233,7 @@ class WorkerIterator(LoaderIterator):
 
     # ---- The feed ----
 
-    def _open(self, capacity: int) -> None:
+    def _open(self, capacity: int, holder: Optional[int] = None) -> None:
         arguments = self._arguments
         name = type(arguments.dataset).__name__.encode("utf-8")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
         lanes = 0 if self._lanes is None else arguments.num_workers
@@ -264,7 +264,7 @@ class WorkerIterator(LoaderIterator):
                 begun = feed.position()
                 if begun:  # told before its workers are dealt batches that this loader's log does not have yet
                     raise too_late(self._share, arguments.epoch, self._number + begun)
-            supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if arguments.encoded is None else arguments.encoded.reserved)
+            supervisor = Supervisor(self._pool, feed, self._number, self._lanes, 0 if arguments.encoded is None else arguments.encoded.reserved, holder)
             supervisor.start()
             self._feed_capacity = self._carried.capacity = capacity
             self._feed_first = self._number
@@ -469,7 +469,8 @@ class WorkerIterator(LoaderIterator):
         if most and 0 < first.samples < whole:  # a short one, behind a state
             needed = -(-needed * whole // first.samples)
         extra = 0 if arguments.encoded is None else arguments.encoded.measure(first, whole)
-        self._open((arguments.max_batch_bytes or _capacity_for(needed)) + extra)
+        holder = self._first_batch.holder if self._lanes is None else None  # each lane has its own worker
+        self._open((arguments.max_batch_bytes or _capacity_for(needed)) + extra, holder)
         return None
 
     def _most_samples(self) -> int:
