@@ -177,7 +177,7 @@ def test_a_state_of_another_number_of_workers_continues_with_the_seeding_that_th
     next(iter(other))
     with pytest.warns(UserWarning, match="random transforms draw other numbers"):
         loader.load_state_dict(other.state_dict())
-    with pytest.raises(pinfeed.InvalidArgumentError, match='or seeding="sample"$'):  # which continues with the same ones
+    with pytest.raises(pinfeed.InvalidArgumentError, match='or seeding="sample"; a state of num_workers=0 continues with other random numbers$'):
         iter(loader)
 
 
@@ -277,8 +277,17 @@ class OfUntouchableClass(metaclass=UntouchableClass):
     pass
 
 
+class UntouchableProperty(property):
+    __getattribute__ = Untouchable.__getattribute__
+
+
+class HasOddMembers:
+    __getitem__ = UntouchableProperty(of_this_module)
+
+
 def test_nothing_of_the_users_runs_and_cycles_end():
     odd = object.__new__(OfUntouchableClass), type("HasNumber", (), {1: 2})()
+    assert find_kept_generator(dataset=HasOddMembers()) == "dataset.__getitem__.noisy.of_module"
     dataset = Numbers(1, [Untouchable(), UntouchableDict(a=1), odd])
     dataset.variables = Numbers(1)
     dataset.variables.__dict__ = UntouchableDict(a=1)
@@ -303,6 +312,22 @@ def test_transforms_are_found_beside_many_annotations():
     transforms = Numbers(1, [Untouchable(), Compose(0)])
     dataset = torch.utils.data.Subset(Numbers(1, [Numbers(1, table) for table in tables] + [Numbers(1, transforms)]), range(1))
     assert find_kept_generator(dataset=dataset) == "dataset.dataset.make[3].make.make[1].random_generator"
+
+
+class Record:
+    def __init__(self):
+        self.box, self.size, self.tags = Numbers(4), Numbers(2), [0] * 20
+        self.more = dict.fromkeys("abcdefghij", 0)
+
+
+@pytest.mark.parametrize("records", [list, dict])
+def test_functions_and_classes_are_found_beside_many_records(records):
+    made = [Record() for _ in range(1000)]
+    table = made if records is list else dict(enumerate(made))
+    dataset = Numbers(1, OfModule())
+    dataset.records = table
+    dataset = torch.utils.data.Subset(dataset, range(1))
+    assert find_kept_generator(dataset=dataset) == "dataset.dataset.make.__call__.of_this_module.noisy.of_module"
 
 
 def test_large_datasets_take_no_time():

@@ -21,6 +21,7 @@ from .._base.optional_torch import torch_or_none
 _MAX_DEPTH = 12
 _MAX_OBJECTS = 3000
 _MAX_ITEMS = 100  # of each list, tuple, dict and object
+_EARLY_ITEMS = 16  # of each list, tuple and dict: the others come last
 
 _of_types: Any = type.__dict__  # not what a metaclass has in their place
 _mro: Callable[[type], Tuple[type, ...]] = _of_types["__mro__"].__get__
@@ -29,13 +30,15 @@ _ENTRIES = ("__getitem__", "__getitems__", "__call__", "forward")  # what runs f
 # Types are compared by `is` and `issubclass` only: a metaclass may have an `__eq__` of its own.
 _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _NO_ATTRIBUTES = (types.FunctionType, staticmethod, classmethod, property, types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType)
+# What wraps a function in a class, and the descriptor of it.
+_WRAPPED: Any = [(kind, kind.__dict__[name]) for kind, name in ((staticmethod, "__func__"), (classmethod, "__func__"), (property, "fget"))]
 _CONTAINERS = (dict, list, tuple)
 _LEAVES = (type(None), int, float, complex, str, bytes, bytearray, type, types.ModuleType, types.CodeType, numpy.ndarray, numpy.generic)
 # Of Python's library. Its locks, queues and temporary files have generators that draw their names.
 _LEAF_MODULES = {"asyncio", "concurrent", "logging", "multiprocessing", "tempfile", "threading"}
 
-# Ranks, in which objects are looked at: transforms are few, and annotations and the methods of a DataFrame use up the number.
-_OBJECT, _CLASS, _NESTED = range(3)  # an object, the class of one, a container in a container
+# Ranks, in which objects are looked at: transforms are few, and records, annotations and the methods of a DataFrame use up the number.
+_OBJECT, _CLASS, _ITEM = range(3)  # an object, the class of one, what is plentiful: a container in a container, and a later item of a long one
 
 _Child = Tuple[str, Any]  # what follows its owner's name, and the object
 
@@ -48,20 +51,21 @@ def find_kept_generator(**roots: Any) -> str:
     left = _MAX_OBJECTS
 
     def add(rank: int, name: str, value: Any, depth: int) -> None:
-        seen[id(value)] = value
-        if depth <= _MAX_DEPTH:
+        if depth <= _MAX_DEPTH:  # otherwise there may be a shorter way to it
+            seen[id(value)] = value
             heapq.heappush(queue, (rank, len(seen), name, value, depth))
 
     while queue:
         _, _, name, value, depth = heapq.heappop(queue)
-        for suffix, child in itertools.islice(kinds.children(value) if depth else iter(roots.items()), left):
+        container = depth > 0 and issubclass(type(value), _CONTAINERS)
+        for place, (suffix, child) in enumerate(itertools.islice(kinds.children(value) if depth else iter(roots.items()), left)):
             left -= 1
             kind = kinds.of(type(child))
             if not kind.is_leaf and id(child) not in seen:
                 if kind.is_generator:
                     return name + suffix
-                nested = depth > 0 and issubclass(type(value), _CONTAINERS) and issubclass(type(child), _CONTAINERS)
-                add(_NESTED if nested else _OBJECT, name + suffix, child, depth + 1)
+                plentiful = container and (place >= _EARLY_ITEMS or issubclass(type(child), _CONTAINERS))
+                add(_ITEM if plentiful else _OBJECT, name + suffix, child, depth + 1)
         if depth and id(type(value)) not in seen:
             add(_CLASS, name, type(value), depth)
     return ""
@@ -156,8 +160,9 @@ def _of_class(kind: type) -> Iterator[_Child]:
     for name in todo:
         for base in _mro(kind):  # all of them: one may call that of the next
             member = _namespace(base).get(name)
-            if issubclass(type(member), (staticmethod, classmethod, property)):
-                member = member.fget if issubclass(type(member), property) else member.__func__
+            for wrapper, function in _WRAPPED:
+                if issubclass(type(member), wrapper):
+                    member = function.__get__(member)  # not what a subclass has in its place
             if type(member) is types.FunctionType:
                 yield f".{name}", member
                 new = [each for each in dict.fromkeys(_names(member.__code__)) if each not in names]
