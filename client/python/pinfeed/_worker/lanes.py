@@ -280,7 +280,8 @@ def check_saved(saved: Optional[Dict[str, Any]]) -> None:
 def workers_differ(workers: int, saved: int, kind: Kind) -> InvalidArgumentError:
     """Returns the error of a state that this number of workers cannot continue."""
     without = "one whose batches do not depend on those before it (num_workers=0, or another seeding)"
-    other = ', or seeding="sample"' + (", which continues with other random numbers" if saved else "")
+    cost = ", which" if saved else "; a state of num_workers=0"
+    other = f', or seeding="sample"{cost} continues with other random numbers'
     return invalid(
         f"num_workers: {workers} with these arguments cannot continue an epoch of {f'{saved} workers' if saved else without}: a batch depends on "
         "those that its worker made before. Use the arguments of the loader that the state is from"
