@@ -14,9 +14,6 @@
 namespace pinfeed {
 namespace {
 
-// A producer with short tasks has the next one waiting, so that it does not idle while the daemon deals.
-// With longer tasks that costs little, and a task that waits behind a slow one would delay its batch.
-constexpr uint64_t kShortTaskNs = 5'000'000;
 constexpr uint32_t kProducerLinesASecond = 20;
 
 std::string Describe(const BatchPlan& plan) {
@@ -132,7 +129,7 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, const Status& stat
       if (ends_data)
         beyond_end_.push_back(task);
       else
-        task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+        task_ns_ = (7 * task_ns_ + took) / 8;
     }
   }
   // Before others are dealt: if this one was late, another slot's request for its batch is dropped.
@@ -325,7 +322,7 @@ void ProducerGroup::WaitLocked(Task task) {
 }
 
 ProducerGroup::Producer* ProducerGroup::NextLocked(uint64_t lane) {
-  const size_t depth = task_ns_ != 0 && task_ns_ < kShortTaskNs ? 2 : 1;
+  const size_t depth = task_ns_ < kShortTaskNs ? 2 : 1;
   Producer* next = nullptr;
   for (auto& [id, producer] : producers_) {
     if (producer.lane != lane || producer.hung_up || producer.dismissed || producer.late) continue;

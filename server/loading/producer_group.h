@@ -167,6 +167,10 @@ class ProducerGroup {
   const uint64_t feed_;
   const uint64_t lanes_;
   const std::chrono::milliseconds task_timeout_;
+  // A producer with short tasks has the next one waiting, so that it does not idle while the daemon deals.
+  // With longer tasks that costs little, and a task that waits behind a slow one would delay its batch.
+  static constexpr uint64_t kShortTaskNs = 5'000'000;
+
   const OnFilled on_filled_;
   const std::unique_ptr<OneOffMemory> one_off_;  // null: the feed has none
   mutable Mutex mutex_;
@@ -176,7 +180,8 @@ class ProducerGroup {
   std::map<ProducerId, Producer> producers_ PF_GUARDED_BY(mutex_);
   ProducerId next_producer_ PF_GUARDED_BY(mutex_) = 1;
   uint64_t next_task_ PF_GUARDED_BY(mutex_) = 1;
-  uint64_t task_ns_ PF_GUARDED_BY(mutex_) = 0;  // what a task takes: a moving average
+  // What a task takes: a moving average. Not short at first, since a producer may only copy the first batch.
+  uint64_t task_ns_ PF_GUARDED_BY(mutex_) = 2 * kShortTaskNs;
   bool cancelled_ PF_GUARDED_BY(mutex_) = false;
   Counts counts_ PF_GUARDED_BY(mutex_);
 };

@@ -495,6 +495,17 @@ def test_the_first_batch_is_made_once():
     assert sorted(os.read(made[0], 100)) == list(range(8))
 
 
+def slow_place_of_worker(index):
+    time.sleep(0.5)
+    return torch.utils.data.get_worker_info().id
+
+
+def test_the_batches_behind_the_first_are_made_at_once():
+    """The worker that has the first one gets no more of them than the others, although it only copies that one."""
+    _, second, third = values(pinfeed.DataLoader(Numbers(3, slow_place_of_worker), 1, num_workers=2, multiprocessing_context="fork"))
+    assert second != third
+
+
 def test_a_first_batch_that_does_not_come_in_time_is_told_apart():
     """Its worker may wait for the others, which have nothing to make yet."""
     reader, writer = os.pipe()

@@ -171,7 +171,8 @@ class Supervisor:
             self._refusals_of.clear()
 
     def _replace(self, worker: int) -> None:
-        self._holder = None
+        if worker == self._holder:
+            self._holder = None
         self._count_progress()
         self.deaths.append(self._pool.describe_death(worker))
         self._deaths_of[worker] += 1
