@@ -70,9 +70,9 @@ def place_of_worker(index):
 
 
 def talkative(index):
-    """Writes to the streams of Python and past them."""
-    print("sample", index)
-    print("warning", index, file=sys.stderr)
+    """Writes to the streams of Python and past them, each line at once: other workers write, too."""
+    print(f"sample {index}\n", end="")
+    print(f"warning {index}\n", end="", file=sys.stderr)
     os.write(1, b"bytes %d\n" % index)
     return index
 

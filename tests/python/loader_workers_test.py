@@ -130,9 +130,13 @@ def test_no_sample_is_loaded_in_the_trainer(arguments):
     loader.state_dict()
 
 
+def print_worker(number):
+    print(f"worker {number}\n", end="")
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_workers_print_comes_where_the_trainer_prints(method, capfd):
-    arguments = {"num_workers": 2, "multiprocessing_context": method, "worker_init_fn": functools.partial(print, "worker")}
+    arguments = {"num_workers": 2, "multiprocessing_context": method, "worker_init_fn": print_worker}
     assert values(pinfeed.DataLoader(Numbers(8, talkative), 2, **arguments)) == values(TorchLoader(Numbers(8), 2))
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == sorted(["worker 0", "worker 1", *(f"{what} {index}" for what in ("sample", "bytes") for index in range(8))])
