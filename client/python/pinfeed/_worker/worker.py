@@ -10,9 +10,10 @@ encoded): fill batches of the feed until it hangs up, where the feed's batch 0 i
 slot are for images; ("end", generation): the epoch is over, and another one may follow; ("exit",).
 
 The worker answers ("measured", generation, batch, bytes, structure, images, generator), or ("instead", generation, batch, memory) with
-the memory of an exception or `END`; ("attached", generation) once it is a feed's producer; ("again", generation, reason) after
-a feed hung up; and ("ended", generation, state) with where its lane begins the next epoch. For a batch that does not fit into its slot it sends ("one-off", generation, batch),
-and then the descriptor of memory of the daemon's with that batch.
+the memory of an exception or `END`; ("attached", generation) once it is a feed's producer and has the feed's first batch; ("again",
+generation, reason) after a feed hung up; and ("ended", generation, state) with where its lane begins the next epoch. For a batch
+that does not fit into its slot it sends ("one-off", generation, batch), and then the descriptor of memory of the daemon's with
+that batch.
 """
 
 from __future__ import annotations
@@ -326,7 +327,8 @@ class Worker:
                 "ends now",
             )
         self._attached = invitation
-        self._pipe.send(("attached", generation))
+        if first in self._prepared:
+            self._pipe.send(("attached", generation))
         filled: Dict[int, memoryview] = {}  # of a lane, and perhaps not taken yet
         try:
             while True:
