@@ -145,7 +145,7 @@ def test_without_a_common_daemon_the_advice_is_the_batchers(monkeypatch, what, m
 
 
 def test_an_error_has_room_however_small_the_answers_are(serve):
-    batcher = serve("small", model=False, max_answer_bytes=8, max_batch=3)
+    batcher = serve("small", model=False, max_answer_bytes=8, max_batch=3, max_delay=60)
     with pinfeed.BatcherClient("small") as client:
         futures = [client.submit(array(value)) for value in range(3)]
         assert take(batcher).answer([ValueError("the model has no such class"), b"12345678", b"123456789"]) == 3
@@ -594,7 +594,7 @@ def test_a_client_that_does_not_read_blocks_nobody(serve, address):
 
 
 def consume(address, name, redeal, pipe):
-    batcher = pinfeed.Batcher(name, input=ARRAY, framework="numpy", max_batch=2, max_delay=0.5, redeal=redeal, address=address)
+    batcher = pinfeed.Batcher(name, input=ARRAY, framework="numpy", max_batch=2, max_delay=60, redeal=redeal, address=address)
     pipe.send("ready")
     for batch in batcher:
         pipe.send(batch.inputs[:, 0].tolist())
@@ -609,7 +609,7 @@ def test_a_killed_consumer_s_requests_fail_or_are_dealt_again(serve, address, re
     with pinfeed.BatcherClient(name) as client:
         futures = [client.submit(array(value)) for value in (5, 6)]
         assert pipe.poll(TIMEOUT) and pipe.recv() == [5, 6]
-        serve(name, max_batch=2, max_delay=0.5, redeal=redeal)
+        serve(name, max_batch=2, max_delay=60, redeal=redeal)
         end(process)
         if redeal:
             assert [value_of(future.result(TIMEOUT)) for future in futures] == [5, 6]
@@ -617,7 +617,8 @@ def test_a_killed_consumer_s_requests_fail_or_are_dealt_again(serve, address, re
             for future in futures:
                 with pytest.raises(pinfeed.UnavailableError, match="ended without an answer"):
                     future.result(TIMEOUT)
-        assert value_of(client.submit(array(9)).result(TIMEOUT)) == 9
+        futures = [client.submit(array(value)) for value in (9, 10)]
+        assert [value_of(future.result(TIMEOUT)) for future in futures] == [9, 10]
 
 
 def test_with_the_last_consumer_the_batcher_ends(serve, address):
