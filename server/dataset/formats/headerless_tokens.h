@@ -10,8 +10,8 @@
 
 namespace pinfeed {
 
-// kInvalidArgument with advice if they are text, compressed, or integers wider than `requested` (unset:
-// kUint16). Other errors are those of reading.
+// kInvalidArgument with advice if they are text, in another format, or integers of
+// another width than `requested` (unset: kUint16). Other errors are those of reading.
 Status CheckHeaderlessTokens(const RandomAccessFile& file, std::optional<DType> requested);
 
 }  // namespace pinfeed

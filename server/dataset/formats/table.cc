@@ -202,6 +202,10 @@ class SeparatedValues final : public SourceReader {
       const std::string quoted = QuotePath(name.text);
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return Fault("the column " + quoted + " has spaces around its name");
+      if (std::holds_alternative<double>(CellOf(name)))
+        return Fault(quoted +
+                     " in the first row is a number, so that row may be a sample; write names above it, or "
+                     "begin that name with a letter");
       if (IsNamedAsImage(name.text))
         return Fault(quoted + " names an image: write names above the first row, or rename that column");
       if (std::ranges::find(columns_, name.text) != columns_.end())

@@ -470,6 +470,7 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "5.1,3.5,0\n4.9,3.0,1\n", "all that it holds are numbers, such as '5.1'; write names");
   ExpectFault("t.csv", "7,0,0\n2,0,0\n", "all that it holds are numbers, such as '7'");
   ExpectFault("t.csv", "5\n6\n", "all that it holds are numbers, such as '5'");
+  ExpectFault("t.csv", "5.1,3.5,setosa\n4.9,3.0,setosa\n", "'5.1' in the first row is a number");
   ExpectFault("t.csv", "2019,2020\n7,8\n", "if these are the names, begin one with a letter");
   EXPECT_OK(OpenText("t.csv", "0,1,2\n5,6,8\n"));  // as pandas names columns
   EXPECT_OK(OpenText("t.csv", "label,17,4\n5,6,8\n"));

@@ -10,13 +10,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `count` tokens that use the whole range of their type.
+// `count` tokens from the whole range of ids.
 template <typename Token>
 std::vector<Token> Stream(size_t count) {
   std::vector<Token> tokens(count);
   uint32_t state = 1;
   for (Token& token : tokens)
-    token = static_cast<Token>((state = state * 2654435761U + 1) >> (32 - 8 * sizeof(Token)));
+    token = static_cast<Token>((state = state * 2654435761U + 1) >> (sizeof(Token) == 2 ? 16 : 8));
   return tokens;
 }
 
@@ -84,8 +84,8 @@ TEST_F(TokensTest, ReadsEveryLengthAndStride) {
 }
 
 TEST_F(TokensTest, LargeIdsStayPositive) {
-  dir_.Write("t.bin", RawBytes<uint32_t>({0xffffffff, 0x80000000, 7}));
-  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 2, 0, DType::kUint32));
+  dir_.Write("t.npy", NpyHeaderBytes("<u4", "(3,)", false) + RawBytes<uint32_t>({0xffffffff, 0x80000000, 7}));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2));
   EXPECT_EQ(Sample(*dataset, 0, 0), (std::vector<int64_t>{4294967295, 2147483648}));
 }
 
@@ -118,6 +118,23 @@ TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
   ExpectSamples(*dataset, ids, 8, 8);
 }
 
+TEST_F(TokensTest, OtherIntegersAreNotTakenForUint32) {
+  std::vector<uint32_t> ids(300);
+  for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = (i * 7919) % 50257;
+  dir_.Write("uint16.bin", RawBytes(std::vector<uint16_t>(ids.begin(), ids.end())));
+  std::vector<uint32_t> swapped = ids;
+  for (uint32_t& id : swapped) id = __builtin_bswap32(id);
+  dir_.Write("big_endian.bin", RawBytes(swapped));
+  for (const char* name : {"uint16.bin", "big_endian.bin"})
+    EXPECT_THAT(
+        Open(name, 8, 0, DType::kUint32),
+        StatusIs(Code::kInvalidArgument, HasSubstr("which is no tokenizer's id; if its integers are")));
+  EXPECT_OK(Open("uint16.bin", 8));
+  ids.back() = (1 << 24) - 1;
+  dir_.Write("large.bin", RawBytes(ids));
+  EXPECT_OK(Open("large.bin", 8, 0, DType::kUint32));
+}
+
 TEST_F(TokensTest, SmallIdsOf64BitsAreNotTakenForNarrowerOnes) {
   std::vector<uint64_t> ids(300);
   for (uint64_t i = 0; i < ids.size(); ++i) ids[i] = i % 5;  // as of DNA
@@ -144,6 +161,13 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   dir_.Write("bzip2.bin", "BZh91AY&SY" + other);
   dir_.Write("xz.bin", "\xfd\x37zXZ" + other + "x");
   dir_.Write("zip.bin", "PK\x03\x04" + other);
+  dir_.Write("torch.bin", "\x80\x02\x8a\x0a" + other);
+  dir_.Write("pickle4.bin", "\x80\x04\x95" + other + "x");
+  dir_.Write("pickle5.bin", "\x80\x05\x95" + other + "x");
+  dir_.Write("parquet.bin", "PAR1" + other);
+  dir_.Write("arrow.bin", "ARROW1" + other);
+  dir_.Write("hdf5.bin", "\x89HDF\r\n\x1a\n" + other);
+  dir_.Write("utf16.bin", "\xff\xfe" + other);
   const auto is = [](const char* what) { return StatusIs(Code::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Open("text.bin", 8), is("it is text, not token ids; save the ids of your tokenizer"));
   EXPECT_THAT(Open("wide.bin", 8, 0, DType::kUint32), is("it is text, not token ids"));
@@ -153,6 +177,12 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   EXPECT_THAT(Open("bzip2.bin", 8), is("compressed by bzip2"));
   EXPECT_THAT(Open("xz.bin", 8), is("compressed by xz"));
   EXPECT_THAT(Open("zip.bin", 8), is("a zip archive"));
+  for (const char* name : {"torch.bin", "pickle4.bin", "pickle5.bin"})
+    EXPECT_THAT(Open(name, 8), is("it is a pickle"));
+  EXPECT_THAT(Open("parquet.bin", 8), is("a Parquet file"));
+  EXPECT_THAT(Open("arrow.bin", 8), is("an Arrow file"));
+  EXPECT_THAT(Open("hdf5.bin", 8), is("an HDF5 file"));
+  EXPECT_THAT(Open("utf16.bin", 8), is("it is text"));
   for (size_t shift = 0; shift < 4; ++shift) {  // what is looked at ends within a character, mostly
     std::string smiles(shift, '\f');
     while (smiles.size() < 5000) smiles += "\xf0\x9f\x98\x80";
