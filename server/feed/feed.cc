@@ -11,6 +11,21 @@ namespace pinfeed {
 namespace {
 
 constexpr uint32_t kMaxFailuresLoggedPerSecond = 20;
+constexpr size_t kPublishedTogether = 8;
+
+// Set while this thread hands requests of a feed to its producer. Lists of samples are written before that
+// returns, which takes less time than to advance the feed. So it is advanced once for several.
+struct Handing {
+  explicit Handing(const Feed& of) : feed(of), outer(std::exchange(current, this)) {}
+  ~Handing() { current = outer; }
+
+  static thread_local Handing* current;
+  const Feed& feed;
+  Handing* const outer;
+  bool more_follow = false;  // and the feed is advanced behind one of them
+  bool unpublished = false;  // a batch was delivered, and the feed not advanced since
+};
+thread_local Handing* Handing::current = nullptr;
 
 }  // namespace
 
@@ -125,8 +140,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
 
 void Feed::Do(AfterUnlock after) {
   for (const std::shared_ptr<ControlPages>& pages : after.work.published) pages->WakeClient();
-  for (std::shared_ptr<PieceRequest>& request : after.work.requests)
-    parts_.producer->Produce(std::move(request));
+  Request(std::move(after.work.requests));
   if (!after.work.failure.ok()) {
     static LogPace pace(kMaxFailuresLoggedPerSecond);
     const LogScope scope({.feed = parts_.id});
@@ -134,6 +148,15 @@ void Feed::Do(AfterUnlock after) {
       spdlog::error("feed {}: failed: {}{}", parts_.id, after.work.failure.ToString(), *more);
   }
   if (after.at_rest) after.at_rest();
+}
+
+void Feed::Request(BatchCycle::Requests requests) {
+  Handing handing(*this);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    handing.more_follow = i + 1 < requests.size() && (i + 1) % kPublishedTogether != 0;
+    parts_.producer->Produce(std::move(requests[i]));
+  }
+  if (handing.unpublished) ReadReleases();  // the last one was not delivered at once
 }
 
 void Feed::OnPieceMemory() {
@@ -158,6 +181,10 @@ void Feed::OnDelivered(uint32_t slot, const Status& status) {
   {
     MutexLock lock(mutex_);
     cycle_.OnDelivered(slot, status);
+    if (Handing* const handing = Handing::current; handing != nullptr && &handing->feed == this) {
+      handing->unpublished = handing->more_follow;
+      if (handing->unpublished) return;
+    }
     after = AdvanceLocked();
   }
   Do(std::move(after));

@@ -92,6 +92,8 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
 
   AfterUnlock AdvanceLocked() PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
+  // Hands them to the producer. Batches that are filled before it returns are published together.
+  void Request(BatchCycle::Requests requests) PF_EXCLUDES(mutex_);
   void OnPieceMemory() override PF_EXCLUDES(mutex_);
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);

@@ -72,18 +72,16 @@ void BatchFill::OnComplete(size_t piece, Status status) {
 }
 
 void BatchFill::DeliverFrom(size_t piece) {
+  std::optional<size_t> next;
   {
     const MutexLock lock(mutex_);
     if (!order_.AddFilled(piece)) return;
+    next = order_.Next();
   }
-  for (;;) {
-    std::optional<size_t> next;
-    {
-      const MutexLock lock(mutex_);
-      next = order_.Next();
-    }
-    if (!next) return;
+  while (next) {
     Deliver(pieces_[*next], *next + 1 == pieces_.size());
+    const MutexLock lock(mutex_);
+    next = order_.Next();
   }
 }
 

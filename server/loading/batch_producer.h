@@ -76,14 +76,17 @@ class PieceRequest {
     return !parts_.context.stopped.load(std::memory_order_relaxed) &&
            index <= parts_.first_failed.load(std::memory_order_relaxed);
   }
-  // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the
-  // memory of [begin, end) available first, which may block for a while the first time. kResourceExhausted
-  // when the host lacks that memory: nothing of the range may be written. Precondition: begin() <= begin <
-  // end <= end().
+  // Makes the memory of [begin, end) available, which may block for a while the first time.
+  // kResourceExhausted when the host lacks that memory: nothing of the range may be written. Precondition:
+  // begin() <= begin < end <= end().
+  Status Prepare(uint32_t begin, uint32_t end) const {
+    return Prepare(parts_.context.arena, parts_.piece, begin, end);
+  }
+  // Prepare, and sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next.
   Status Places(uint32_t begin, uint32_t end, SamplePlaces& places) const;
   // Arena::Prepare, which waits for samples that have the memory meanwhile (LargeSamples).
   static Status Prepare(Arena& arena, const Piece& piece, uint32_t begin, uint32_t end);
-  // The memory of a tensor of all samples. Precondition: Places succeeded for all of them.
+  // The memory of a tensor of all samples. Precondition: Prepare succeeded for all of them.
   std::byte* Address(size_t tensor) const { return parts_.context.arena.FillAddress(parts_.piece, tensor); }
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().

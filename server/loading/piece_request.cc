@@ -16,8 +16,8 @@ Status PieceRequest::Prepare(Arena& arena, const Piece& piece, uint32_t begin, u
 Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
   PF_CHECK(parts_.piece.begin <= begin && begin < end && end <= parts_.piece.end,
            "places are of the piece's samples");
+  RETURN_IF_ERROR(Prepare(begin, end));
   Arena& arena = parts_.context.arena;
-  RETURN_IF_ERROR(Prepare(arena, parts_.piece, begin, end));
   const std::vector<TensorPlace>& tensors = arena.layout().tensors;
   std::vector<std::span<std::byte>> memory(tensors.size());
   for (size_t t = 0; t < memory.size(); ++t) {

@@ -45,8 +45,7 @@ void ResidentBatchProducer::WriteReady(std::shared_ptr<PieceRequest> request) {
 }
 
 Status ResidentBatchProducer::Write(const PieceRequest& request) const {
-  SamplePlaces places;
-  RETURN_IF_ERROR(request.Places(request.begin(), request.end(), places));
+  RETURN_IF_ERROR(request.Prepare(request.begin(), request.end()));
   const std::span indexes(reinterpret_cast<uint32_t*>(request.Address(0)), request.end() - request.begin());
   sampler_.SamplesOf(request.plan()).CopyTo(request.begin(), indexes);
   if (data_->bad_samples() == 0) return OkStatus();

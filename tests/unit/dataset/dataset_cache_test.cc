@@ -325,7 +325,7 @@ TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
 }
 
 TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
-  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(4 * 101, '\1')).string());
+  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(4 * 101, '\0')).string());
   tokens.options["sequence_length"] = Number(10);
   tokens.options["token_dtype"] = Word("uint32");
   DatasetCache cache({{{"text", tokens}}, {}, 8});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a feed makes of a producer that completes late, twice, in any order, after a cancel, or never.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,7 +22,11 @@ class ScriptedProducer final : public BatchProducer {
     info_.samples = samples;
   }
 
-  void Produce(std::shared_ptr<PieceRequest> request) override { requests.push_back(std::move(request)); }
+  void Produce(std::shared_ptr<PieceRequest> request) override {
+    if (!fills_at_once || !fills_at_once()) return requests.push_back(std::move(request));
+    Fill(*request);
+    EXPECT_TRUE(request->Complete(OkStatus()));
+  }
   void Cancel() override { cancelled = true; }
   ProducerTimes times() const override { return {}; }
   const DatasetInfo& dataset() const override { return info_; }
@@ -41,6 +46,7 @@ class ScriptedProducer final : public BatchProducer {
   }
 
   std::vector<std::shared_ptr<PieceRequest>> requests;
+  std::function<bool()> fills_at_once;  // whether the next request is; unset: none
   bool cancelled = false;
 
  private:
@@ -96,6 +102,42 @@ TEST_F(FeedProducerTest, CompletionsInAnyOrderArePublishedInOrder) {
   EXPECT_EQ(client_->ready(), 0U);
   FillAndComplete(0);
   for (uint64_t b = 0; b < 3; ++b) EXPECT_EQ(client_->Ids(*client_->Next()), Expected(*feed_, 0, b));
+  Close();
+}
+
+TEST_F(FeedProducerTest, BatchesThatAreFilledAtOnceArePublishedTogether) {
+  constexpr uint32_t kSlots = 12;
+  Open(kSlots);
+  std::vector<uint64_t> ready;  // before each request
+  uint64_t batch = 0;
+  const auto release_all = [&] {
+    for (uint32_t i = 0; i < kSlots; ++i, ++batch) {
+      const BatchDescriptor next = *client_->Next();
+      EXPECT_EQ(client_->Ids(next), Expected(*feed_, 0, batch));
+      client_->words().slots[next.slot].generation.store(next.generation, std::memory_order_seq_cst);
+    }
+    ready.clear();
+    feed_->ReadReleases();
+  };
+  for (uint32_t i = 0; i < kSlots; ++i) FillAndComplete(i);
+  producer_->requests.clear();
+  producer_->fills_at_once = [&] {
+    ready.push_back(client_->ready());
+    return true;
+  };
+  release_all();
+  EXPECT_THAT(ready, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8));
+  EXPECT_EQ(client_->ready(), kSlots);
+  // The others do not wait for one that is filled later.
+  producer_->fills_at_once = [&] {
+    ready.push_back(client_->ready());
+    return ready.size() < kSlots;
+  };
+  release_all();
+  EXPECT_EQ(client_->ready(), kSlots - 1);
+  FillAndComplete(0);
+  EXPECT_EQ(client_->ready(), kSlots);
+  producer_->fills_at_once = {};
   Close();
 }
 
