@@ -141,15 +141,17 @@ class Supervisor:
         message = self._pool.receive(worker)
         if message is None:
             return False  # a part of it is still to come
-        kind = message[0]
-        if kind in ("attached", "again") and message[1] == self._generation:
-            self._holder = None
-        if kind == "one-off" and message[1] == self._generation:
+        kind, generation = message[:2]
+        if generation != self._generation:  # about an earlier feed
+            if kind == "one-off":
+                os.close(message[-1])
+            return False
+        if kind == "one-off":
             self.one_offs.add(message[2], message[-1])
-        elif kind == "one-off":
-            os.close(message[-1])
-        if kind != "again" or message[1] != self._generation:
-            return False  # about an earlier feed
+            return False
+        self._holder = None  # it has attached, or cannot
+        if kind == "attached":
+            return False
         if message[2]:
             self._count_progress()
             self._refusals_of[worker] += 1
