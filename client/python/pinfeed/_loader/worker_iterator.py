@@ -283,7 +283,7 @@ class WorkerIterator(LoaderIterator):
         refusal: Optional[str] = None  # the first one, which has the numbers of what is wanted
         while True:
             try:
-                feed = open_feed(slots) if arguments.address not in _served else self._reopened(functools.partial(open_feed, slots))
+                feed = self._opened(open_feed, slots)
                 break
             except ResourceExhaustedError as error:
                 refusal = refusal or str(error)
@@ -301,16 +301,16 @@ class WorkerIterator(LoaderIterator):
             )  # fmt: skip
         return feed
 
-    def _reopened(self, open_feed: Callable[[], ProducedFeed]) -> ProducedFeed:
-        """Opens a feed of a daemon that has served this process. If it is gone or stopped, waits for it or the next one as long as a feed does."""
+    def _opened(self, open_feed: Callable[[int], ProducedFeed], slots: int) -> ProducedFeed:
+        """Opens a feed. If the daemon has served this process, and is gone or stopped, waits for it or the next one as long as a feed does."""
         begun = time.monotonic()
         told = 0
         while True:
             try:
-                return open_feed()
+                return open_feed(slots)
             except (UnavailableError, DeadlineExceededError) as error:
                 waited = time.monotonic() - begun
-                if waited >= RECONNECT_TIMEOUT_S or self._close_asked:
+                if self._arguments.address not in _served or waited >= RECONNECT_TIMEOUT_S or self._close_asked:
                     raise
                 if waited >= told * _TELL_S:
                     told += 1
