@@ -161,7 +161,7 @@ class Batcher:
     def __iter__(self) -> Iterator[RequestBatch]:
         """Yields batches with at least one request that waits for an answer."""
         for tensors in self._batches:
-            if self._call(TAKE, tensors) > 0:
+            if self._waiting(tensors) > 0:
                 yield RequestBatch(self, tensors)
 
     def close(self) -> None:
@@ -183,11 +183,11 @@ class Batcher:
     def __exit__(self, exc_type: Optional[Type[BaseException]], exc: Optional[BaseException], traceback: Any) -> None:
         self.close()
 
-    def _call(self, kind: int, tensors: Any, size: int = 0) -> int:
-        """Tells the daemon something about a batch. Returns the number in its reply. Not while another thread does."""
+    def _waiting(self, tensors: Any) -> int:
+        """Asks the daemon how many requests of a new batch wait for an answer."""
         self._refuse_within("next")
         with self._lock:  # no generator keeps it: what a signal handler raises on the way into one leaves it there, locked, as long as the traceback lives
-            return self._call_locked(kind, tensors, size)
+            return self._call(TAKE, tensors, 0)
 
     def _refuse_within(self, call: str) -> None:
         """Refuses what would mix the answers of two batches: a signal handler or a finalizer within a call, and a forked child."""
@@ -196,7 +196,8 @@ class Batcher:
         if self._lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
             raise Error(Code.FAILED_PRECONDITION, f"{call}: this thread is within another call of the batcher {self._name!r}: a signal handler or __del__ may only close it")
 
-    def _call_locked(self, kind: int, tensors: Any, size: int) -> int:
+    def _call(self, kind: int, tensors: Any, size: int) -> int:
+        """Tells the daemon something about a batch. Returns the number in its reply. The caller has the lock."""
         if self._failed:
             raise UnavailableError(f"an earlier call of the batcher {self._name!r} has ended the connection ({self._failed}): open another Batcher")
         try:
@@ -234,7 +235,7 @@ class Batcher:
                 length = ~len(content) if failed else len(content)
                 at = self._lengths + row * 8
                 memory[at : at + 8] = length.to_bytes(8, "little", signed=True)
-            waited = self._call_locked(ANSWER, batch.tensors, len(contents))
+            waited = self._call(ANSWER, batch.tensors, len(contents))
             batch._answered = True
             return waited
 
