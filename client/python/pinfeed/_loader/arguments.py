@@ -22,9 +22,9 @@ DEFAULT_PREFETCH = 2  # batches per worker
 _ITERABLE = "DataLoader with IterableDataset: expected unspecified"
 
 
-def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
+def check_workers(workers: int, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
     """Raises InvalidArgumentError. `timeout`: seconds; 0: none."""
-    workers, seconds = number_of_workers(num_workers), to_number(timeout)
+    seconds = to_number(timeout)
     if seconds is None or seconds < 0:
         raise invalid(f"timeout option should be non-negative; it is {shown(timeout)}")
     if seconds > 0 and workers == 0:

@@ -168,8 +168,8 @@ class DataLoader(Generic[_Batch]):
         self._kind: Kind = kind_of_dataset(dataset)
         self._dataset_kind = int(self._kind is Kind.ITERABLE)  # torch's _DatasetKind
         self.dataset = dataset
-        check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         self.num_workers = num_workers = number_of_workers(num_workers)
+        check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
         factor = to_integer(prefetch_factor)
         self.prefetch_factor = DEFAULT_PREFETCH if num_workers > 0 and factor is None else factor
         self.persistent_workers = persistent_workers
