@@ -236,11 +236,8 @@ class _Collator:
             kind = TypeError if isinstance(error, TypeError) else RuntimeError
             raise kind(f"default_collate: the values at {place} ({', '.join(kinds)}) cannot be one tensor: {error}; {_ADVICE}") from error
 
-    def _nones(self, samples: Sequence[Any], place: str) -> Any:
-        for position, sample in enumerate(samples):
-            if sample is not None:
-                raise TypeError(_different(samples, position, place))
-        return None
+    def _nones(self, samples: Sequence[Any], place: str) -> None:
+        _check_kinds(samples, type(None), place)
 
     def _encoded(self, samples: Sequence[Any], place: str) -> Any:
         if self._images is None:
