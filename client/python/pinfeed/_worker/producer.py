@@ -10,9 +10,7 @@ import contextlib
 import ctypes
 import errno
 import functools
-import math
 import os
-import time
 from typing import Any, Callable, Dict, Optional
 
 from .._base import abi
@@ -30,8 +28,6 @@ class Task:
     def __init__(self, info: abi.TaskInfo, memory: memoryview) -> None:
         self._info = info
         self.batch_index: int = info.batch_index  # 0-based within the epoch
-        self.epoch: int = info.epoch  # 0-based
-        self.samples: int = info.samples
         self.memory = memory  # writable bytes of the samples, one behind the other. Released by `Producer.done`
 
 
@@ -52,21 +48,15 @@ class Producer:
         result = library.pf_producer_attach(invitation, len(invitation), self._handle)
         library.finish(result)
 
-    def next(self, timeout: Optional[float] = None) -> Optional[Task]:
-        """Returns the next batch to fill, once there is one. None: the feed is closed, or the daemon ended. Raises
-        DeadlineExceededError after `timeout` seconds.
-        """
-        begin = time.monotonic()
+    def next(self) -> Optional[Task]:
+        """Returns the next batch to fill, once there is one. None: the feed is closed, or the daemon ended."""
         info = self._info
         while not info.task:
             self._check_open()
-            slice_ms = _SLICE_MS
-            if timeout is not None:
-                slice_ms = max(0, min(slice_ms, math.ceil((timeout - (time.monotonic() - begin)) * 1000)))
-            result: int = self._library.pf_producer_next(self._handle, slice_ms, info)
+            result: int = self._library.pf_producer_next(self._handle, _SLICE_MS, info)
             if result == Code.OUT_OF_RANGE:
                 return None
-            if result != Code.DEADLINE_EXCEEDED or slice_ms == 0:
+            if result != Code.DEADLINE_EXCEEDED:
                 self._library.check(result)
         task = self._make_task(info)
         self._tasks[info.task] = task
