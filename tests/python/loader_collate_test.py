@@ -272,8 +272,8 @@ def test_a_batch_is_copied_once():
 def test_a_batch_that_was_collated_in_private_memory_is_replayed():
     samples = [torch.full((1000,), i) for i in range(10)]
     writer = BatchWriter()
-    needed = writer.finish(default_collate(samples, writer.allocate))
-    memory = numpy.zeros(needed, numpy.uint8)
+    writer.finish(default_collate(samples, writer.allocate))
+    memory = numpy.zeros(writer.needed, numpy.uint8)
     writer.replay(memoryview(memory))
     assert torch.equal(read_batch(memory), torch.stack(samples))
 

@@ -41,6 +41,12 @@ def written(batch, size=SIZE):
     return memory
 
 
+def needed_by(batch, memory=None):
+    writer = BatchWriter(memory)
+    writer.finish(batch)
+    return writer.needed
+
+
 def carried(batch):
     return read_batch(written(batch))
 
@@ -126,7 +132,7 @@ def test_an_allocated_array_is_not_copied():
 
 def test_an_array_that_occurs_twice_is_copied_once():
     array = numpy.zeros(10000, numpy.uint8)
-    assert BatchWriter().finish([array, array, {"x": array}]) < 2 * array.nbytes
+    assert needed_by([array, array, {"x": array}]) < 2 * array.nbytes
     first, second, third = carried([array, array, {"x": array}])
     assert first is second is third["x"]
 
@@ -135,7 +141,7 @@ def test_an_array_of_an_earlier_batch_of_the_same_slot_is_copied():
     memory = slot()
     kept = BatchWriter(memoryview(memory)).allocate((100,), "i8")
     kept[:] = numpy.arange(100)
-    assert BatchWriter(memoryview(memory)).finish([kept]) > HEADER_BYTES + kept.nbytes
+    assert needed_by([kept], memoryview(memory)) > HEADER_BYTES + kept.nbytes
     assert read_batch(memory)[0].tolist() == list(range(100))
 
 
@@ -163,7 +169,7 @@ def test_a_batch_that_does_not_fit_tells_what_it_needs_and_fits_exactly_there():
     batch = [numpy.arange(100), "text", numpy.arange(1000)]
     with pytest.raises(BatchTooLarge, match="8000|the batch needs") as caught:
         written(batch, 4096)
-    assert caught.value.capacity == 4096 and caught.value.needed == BatchWriter().finish(batch)
+    assert caught.value.capacity == 4096 and caught.value.needed == needed_by(batch)
     with pytest.raises(BatchTooLarge):
         written(batch, caught.value.needed - 1)
     assert read_batch(written(batch, caught.value.needed))[2].tolist() == batch[2].tolist()
@@ -201,17 +207,18 @@ def test_a_batch_in_private_memory_is_replayed_into_a_slot(capacity):
     writer = BatchWriter(None if capacity is None else memoryview(slot(capacity)))
     batch = batch_of(writer)
     if capacity is None:
-        needed = writer.finish(batch)
+        writer.finish(batch)
     else:
         with pytest.raises(BatchTooLarge) as caught:
             writer.finish(batch)
-        needed = caught.value.needed
-    memory = slot(needed)
-    assert writer.replay(memoryview(memory)) == needed
+        assert caught.value.needed == writer.needed
+    memory = slot(writer.needed)
+    writer.replay(memoryview(memory))
     check_batch(read_batch(memory))
     reference = slot()
-    writer = BatchWriter(memoryview(reference))
-    assert writer.finish(batch_of(writer)) == needed
+    other = BatchWriter(memoryview(reference))
+    other.finish(batch_of(other))
+    assert other.needed == writer.needed
     check_batch(read_batch(reference))
 
 
@@ -219,8 +226,8 @@ def test_a_replay_needs_a_finished_batch_and_enough_memory():
     writer = BatchWriter()
     with pytest.raises(ValueError, match="call finish first"):
         writer.replay(memoryview(slot()))
-    needed = writer.finish(numpy.arange(100))
-    small = written("the batch before", needed - 1)
+    writer.finish(numpy.arange(100))
+    small = written("the batch before", writer.needed - 1)
     with pytest.raises(BatchTooLarge):
         writer.replay(memoryview(small))
     with pytest.raises(pinfeed.Error):
@@ -395,7 +402,9 @@ def test_arrays_over_read_only_memory_are_read_only():
 
 def test_the_end_is_a_sentinel():
     memory = written("a longer batch before")
-    assert BatchWriter(memoryview(memory)).finish_end() == HEADER_BYTES
+    writer = BatchWriter(memoryview(memory))
+    writer.finish_end()
+    assert writer.needed == HEADER_BYTES
     assert read_batch(memory) is END and "end" in repr(END)
 
 
@@ -489,8 +498,8 @@ def test_an_exception_replaces_what_was_allocated_and_fits_by_losing_its_middle(
 def test_an_exception_of_a_dry_batch_is_replayed():
     writer = BatchWriter()
     writer.allocate((1000,), "f8")
-    needed = writer.finish_error(ValueError("bad sample"), 1)
-    memory = slot(needed)
+    writer.finish_error(ValueError("bad sample"), 1)
+    memory = slot(writer.needed)
     writer.replay(memoryview(memory))
     with pytest.raises(ValueError, match="in pinfeed worker 1: bad sample"):
         read_batch(memory)
@@ -510,11 +519,9 @@ def test_a_class_that_the_trainer_lacks_is_told():
 
 def test_every_damaged_bit_of_the_header_and_the_pickle_is_an_error():
     memory = slot(1024)
-    used = BatchWriter(memoryview(memory)).finish({"x": numpy.arange(5), "y": ["text", 1]})
-    first = BatchWriter()
-    first.finish({"x": numpy.arange(5), "y": ["text", 1]})
-    begin = first._content_offset
-    for position in [*range(HEADER_BYTES), *range(begin, used)]:
+    writer = BatchWriter(memoryview(memory))
+    writer.finish({"x": numpy.arange(5), "y": ["text", 1]})
+    for position in [*range(HEADER_BYTES), *range(writer._content_offset, writer.needed)]:
         for bit in range(8):
             memory[position] ^= 1 << bit
             with pytest.raises(pinfeed.Error, match="no valid batch") as caught:

@@ -145,8 +145,8 @@ class BatchWriter:
             table[number] = (row.sample, row.draw, row.kind, offset + begin, end - begin)
             begin = end
 
-    def finish(self, batch: Any) -> int:
-        """Writes the batch, and returns the number of bytes that it needs.
+    def finish(self, batch: Any) -> None:
+        """Writes the batch.
 
         Raises BatchTooLarge if the slot has fewer. Raises what pickle raises for objects without a pickle. Raises
         TypeError for tensors that are not on the CPU, and RuntimeError for results of a computation that autograd
@@ -154,11 +154,11 @@ class BatchWriter:
         """
         stream = io.BytesIO()
         _BatchPickler(stream, self).dump(batch)
-        return self._publish(_BATCH, stream.getvalue())
+        self._publish(_BATCH, stream.getvalue())
 
-    def finish_error(self, error: BaseException, worker: int) -> int:
-        """Writes an exception of worker number `worker` in place of a batch: `read_batch` raises it. Returns the number
-        of bytes. A text that is too long for the slot loses its middle.
+    def finish_error(self, error: BaseException, worker: int) -> None:
+        """Writes an exception of worker number `worker` in place of a batch: `read_batch` raises it. A text that is too
+        long for the slot loses its middle.
         """
         self._start()
         kind = type(error)
@@ -180,7 +180,7 @@ class BatchWriter:
             kept = max(len(text) - excess - len(_CUT), 0)
             text = text[: kept // 2] + _CUT + text[len(text) - kept // 2 :]
             content = pickle.dumps((kind_pickle, code, text))
-        return self._publish(_EXCEPTION, content)
+        self._publish(_EXCEPTION, content)
 
     @property
     def needed(self) -> int:
@@ -197,19 +197,19 @@ class BatchWriter:
         """Whether it is finished with a batch, and not with what stands for one."""
         return self._kind == _BATCH
 
-    def finish_end(self) -> int:
-        """Writes that the worker has no more data: `read_batch` returns `END`. Returns the number of bytes."""
+    def finish_end(self) -> None:
+        """Writes that the worker has no more data: `read_batch` returns `END`."""
         self._start()
-        return self._publish(_END, b"")
+        self._publish(_END, b"")
 
-    def finish_elsewhere(self) -> int:
-        """Writes that the batch is in memory of its own: `read_batch` returns `ELSEWHERE`. Returns the number of bytes."""
+    def finish_elsewhere(self) -> None:
+        """Writes that the batch is in memory of its own: `read_batch` returns `ELSEWHERE`."""
         self._start()
-        return self._publish(_ELSEWHERE, b"")
+        self._publish(_ELSEWHERE, b"")
 
-    def replay(self, memory: memoryview) -> int:
-        """Copies the finished batch into other memory, and returns the number of bytes that it needs. For a dry batch,
-        and after BatchTooLarge while this writer's own memory is still unchanged.
+    def replay(self, memory: memoryview) -> None:
+        """Copies the finished batch into other memory. For a dry batch, and after BatchTooLarge while this writer's own
+        memory is still unchanged.
 
         Raises BatchTooLarge if that memory does not suffice either, and ValueError if there is no finished batch.
         """
@@ -217,9 +217,8 @@ class BatchWriter:
             raise ValueError("replay: the writer has no finished batch; call finish first")
         capacity = _check_memory(memory)
         memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        needed = self.needed
-        if needed > capacity:
-            raise BatchTooLarge(needed, capacity)
+        if self.needed > capacity:
+            raise BatchTooLarge(self.needed, capacity)
         target = numpy.frombuffer(memory, numpy.uint8)
         if self._memory is not None:
             end = min(self._private[0][0] if self._private else self._content_offset, self._capacity)
@@ -227,7 +226,6 @@ class BatchWriter:
         for offset, array in self._private:
             target[offset : offset + array.nbytes] = array.reshape(-1).view(numpy.uint8)
         self._write(memory)
-        return needed
 
     def _take(self, shape: Tuple[int, ...], dtype: Any) -> Tuple[int, Any]:
         """Returns the offset of a new array in the slot, and the array."""
@@ -258,14 +256,12 @@ class BatchWriter:
                 return offset + address - start
         return None
 
-    def _publish(self, kind: int, content: bytes) -> int:
+    def _publish(self, kind: int, content: bytes) -> None:
         self._kind, self._content, self._content_offset = kind, content, self._used
-        needed = self.needed
         if self._memory is not None:
-            if needed > self._capacity:
-                raise BatchTooLarge(needed, self._capacity)
+            if self.needed > self._capacity:
+                raise BatchTooLarge(self.needed, self._capacity)
             self._write(self._memory)
-        return needed
 
     def _write(self, memory: memoryview) -> None:
         """Writes the content and then the header."""
@@ -285,7 +281,7 @@ class BatchCopy:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def replay(self, memory: memoryview) -> int:
+    def replay(self, memory: memoryview) -> None:
         """Like `BatchWriter.replay`."""
         needed, capacity = len(self._data), _check_memory(memory)
         memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
@@ -293,7 +289,6 @@ class BatchCopy:
             raise BatchTooLarge(needed, capacity)
         memory[HEADER_BYTES:needed] = self._data[HEADER_BYTES:]
         memory[:HEADER_BYTES] = self._data[:HEADER_BYTES]
-        return needed
 
 
 def copy_batch(memory: memoryview, number: int) -> Optional[BatchCopy]:
