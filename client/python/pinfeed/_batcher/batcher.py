@@ -16,7 +16,7 @@ from .._base.rank import Rank
 from .._feed.device import ordinal_of
 from .._feed.dlpack import DTYPES
 from .._feed.feed import Feed
-from .._feed.open import _choose_framework, open_spec
+from .._feed.open import choose_framework, open_spec
 from .._feed.spec import Spec, add_output
 from .arrays import as_array, bytes_of, holds_numbers, rows_of
 from .link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
@@ -129,7 +129,7 @@ class Batcher:
         if delay >= _LONG_DELAY_S:
             waits = f"with max_delay={shown(max_delay)}, the requests of a batch that is not full wait {delay:g} s"
             warnings.warn(f"Batcher {name!r}: {waits}. {_IN_SECONDS}", stacklevel=2)
-        framework = _choose_framework(framework, ordinal)
+        framework = choose_framework(framework, ordinal)
         self._name = name
         self._closed = False
         self._most = most  # bytes of an answer that is no error
@@ -150,7 +150,7 @@ class Batcher:
         )
         self._batches = iter(self._feed)
         try:
-            place = join(self._feed._address, {"name": name, "consumer": True})
+            place = join(self._feed.address, {"name": name, "consumer": True})
             self._room = int(place["max_answer_bytes"])
             self._answers, self._lengths = int(place["answer_offset"]), int(place["length_offset"])
             self._link = Link(place)

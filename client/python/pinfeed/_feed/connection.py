@@ -37,7 +37,7 @@ class Opened(NamedTuple):
     timeout: Optional[float]  # seconds that one batch may take
     address: str
     ordinal: int  # of the requested GPU; -1: the host
-    output: str  # a key of `_batch.OUTPUTS`
+    output: str  # a key of `batch.OUTPUTS`
     # Opens the same feed for another rank, at a cursor. None: the rank is final.
     reopen: "Optional[Callable[[Rank, str], Opened]]" = None
     resumed: "Optional[Resumed]" = None  # set if opened with a state
@@ -54,7 +54,7 @@ class Resumed(NamedTuple):
 # How long `close` waits for a thread inside the library, and how often other calls check whether such a thread is
 # waiting.
 _CLOSE_PATIENCE_S = 2.0
-_POLL_S = 0.005
+POLL_S = 0.005
 
 # All feeds. Not a WeakSet: its callbacks are Python code, which would swallow an exception of a signal handler.
 _connections: "List[weakref.ref[Connection]]" = []
@@ -325,7 +325,7 @@ class Connection:
         """
         self._closing = True
         begin = time.monotonic()
-        while not self._lock.acquire(timeout=_POLL_S):
+        while not self._lock.acquire(timeout=POLL_S):
             if self._snapshot is not None and time.monotonic() - begin > _CLOSE_PATIENCE_S:
                 return  # that thread closes the feed when the library returns
         try:

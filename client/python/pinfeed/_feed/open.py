@@ -230,7 +230,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     _add_resident(spec, checks, resident, ordinal, zero_copy)
     resumed, cursor = _read_state(checks, state, spec)
     checks.raise_faults()
-    framework = _choose_framework(framework, ordinal)
+    framework = choose_framework(framework, ordinal)
 
     opened = open_spec(
         spec, place, cursor, resumed, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address,
@@ -368,14 +368,14 @@ def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resume
         return None, None
 
 
-def _choose_framework(framework: str, ordinal: int) -> str:
+def choose_framework(framework: str, ordinal: int) -> str:
     """Returns the framework of the tensors. Raises if it is not installed, or cannot use the device."""
     _require("numpy", "python3-numpy, or numpy from PyPI,")
     if framework == "auto":
         try:
             import torch  # noqa: F401
         except ImportError:
-            return "numpy" if ordinal < 0 else _choose_framework("cupy", ordinal)
+            return "numpy" if ordinal < 0 else choose_framework("cupy", ordinal)
         framework = "torch"
     if (framework == "numpy" and ordinal >= 0) or (framework == "cupy" and ordinal < 0):
         where = "on a GPU" if ordinal >= 0 else "on the host"

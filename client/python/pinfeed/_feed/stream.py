@@ -17,7 +17,7 @@ from .._base.checks import UINT32_MAX
 from .._base.errors import Code, DeadlineExceededError, Error, SlotsHeldWarning, invalid
 from .batch import Batch
 from .batch_maker import BatchMaker
-from .connection import _POLL_S, Connection, Opened, logger
+from .connection import POLL_S, Connection, Opened, logger
 from .device import DeviceBatchMaker, LentBatchMaker, memory_of
 from .plain_next import make_next
 from .spec import describe
@@ -191,7 +191,7 @@ class Stream(Connection):
             snapshot = self._snapshot
             if snapshot is not None:
                 return snapshot
-            patience = _POLL_S  # that thread does something short, or is about to wait
+            patience = POLL_S  # that thread does something short, or is about to wait
         try:
             self._check_open()
             return self._take_snapshot()
