@@ -26,10 +26,9 @@ import time
 from typing import IO, Dict, List, NamedTuple, Optional, Tuple
 
 from . import places
+from .abi import logger
 from .errors import Code, Error, NotFoundError, ResourceExhaustedError, UnavailableError
 from .fork_locks import add_fork_lock, no_forks
-
-logger = logging.getLogger("pinfeed")
 
 SYSTEM_SOCKET = "/run/pinfeed/pinfeed.sock"
 _SOCKET_NAME = "pinfeed.sock"

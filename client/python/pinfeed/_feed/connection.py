@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import threading
 import time
@@ -16,11 +15,10 @@ import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Type, TypeVar
 
 from .._base import abi
+from .._base.abi import logger
 from .._base.errors import Code, Error, ResourceExhaustedError
 from .._base.rank import Rank, later_rank
 from .spec import Spec, describe
-
-logger = logging.getLogger("pinfeed")
 
 _Self = TypeVar("_Self", bound="Connection")
 

@@ -14,12 +14,13 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
+from .._base.abi import logger
 from .._base.checks import MAX_EPOCH, Checks, shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from . import plain_next
 from .arguments import instead_of_attribute
 from .batch import OUTPUTS
-from .connection import Opened, Resumed, logger
+from .connection import Opened, Resumed
 from .decode import check_decoder, describe_decoder
 from .labels import read_labels
 from .spec import describe

@@ -15,6 +15,7 @@ import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._base import abi, daemon
+from .._base.abi import logger
 from .._base.checks import Checks
 from .._base.client_name import default_name
 from .._base.errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, invalid, make_error
@@ -257,7 +258,7 @@ def _add_resident(spec: Spec, checks: Checks, resident: Any, ordinal: int, zero_
             spec["resident"] = "RESIDENT_AUTO"
         else:
             why = "zero_copy=True asks for slots that hold samples" if ordinal >= 0 else 'the feed has no device; pass device="cuda"'
-            abi.logger.warning("samples are not kept on the GPU: %s", why)
+            logger.warning("samples are not kept on the GPU: %s", why)
     elif isinstance(resident, str):
         checks.refuse("resident", resident, '"auto", True or False')
     elif checks.flag("resident", resident):

@@ -13,11 +13,12 @@ import warnings
 from typing import Any, Optional, Tuple, Union
 
 from .._base import abi, daemon
+from .._base.abi import logger
 from .._base.checks import UINT32_MAX
 from .._base.errors import Code, DeadlineExceededError, Error, SlotsHeldWarning, invalid
 from .batch import Batch
 from .batch_maker import BatchMaker
-from .connection import POLL_S, Connection, Opened, logger
+from .connection import POLL_S, Connection, Opened
 from .device import DeviceBatchMaker, LentBatchMaker, memory_of
 from .plain_next import make_next
 from .spec import describe

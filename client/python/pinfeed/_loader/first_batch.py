@@ -13,7 +13,7 @@ import time
 from multiprocessing.connection import wait
 from typing import Any, Counter, Dict, List, Optional, Sequence, Tuple
 
-from .._feed.connection import logger
+from .._base.abi import logger
 from .._worker.lanes import Lanes
 from .worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import warnings
 from typing import Any, Optional
 
+from .._base.abi import logger
 from .._base.checks import Checks, shown
 from .._base.errors import Code, invalid, make_error
-from .._feed.connection import logger
 from .._feed.spec import Spec, add_output
 from .._worker.encoded import Totals
 

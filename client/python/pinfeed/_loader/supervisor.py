@@ -16,8 +16,8 @@ import weakref
 from multiprocessing.connection import wait
 from typing import Any, Counter, Dict, List, Optional, Set
 
+from .._base.abi import logger
 from .._base.errors import UnavailableError
-from .._feed.connection import logger
 from .._worker.lanes import Lanes
 from .one_off import OneOffBatches
 from .produced_feed import ProducedFeed

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 import numpy
 
+from .._base.abi import logger
 from .._base.checks import MAX_NAME_BYTES, MAX_SLOTS, MIN_SLOTS
 from .._base.errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning, ResourceExhaustedError, UnavailableError, invalid
-from .._feed.connection import logger
 from .._feed.open import RECONNECT_TIMEOUT_S
 from .._worker.batch_memory import ELSEWHERE, END, UnpickleError, read_batch, read_tag, used_bytes
 from .._worker.encoded import Totals

@@ -24,8 +24,8 @@ from multiprocessing.connection import wait
 from typing import Any, Callable, Counter, Dict, Iterator, List, Optional, Tuple
 
 from .._base import abi
+from .._base.abi import logger
 from .._base.errors import DeadlineExceededError, ResourceExhaustedError
-from .._feed.connection import logger
 from .._worker.index_log import IndexLog
 from .._worker.lanes import Lanes, LaneState
 from .._worker.producer import pidfd_open
