@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import numpy
 import pytest
 from conftest import TOOL
 from daemon_process import Daemon
+from withstand.hardship import eventually
 
 import pinfeed
 from pinfeed._base import daemon as private
@@ -53,14 +53,12 @@ def test_the_memory_of_a_closed_feed_is_there_for_the_next(tmp_path, arrays):
 
 def await_published(feed, name, batches):
     """Returns when the daemon has published so many in the feed's session; until the feed gives slots back it can publish no more."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def published():
         sessions = [session for each in pinfeed.status(feed.address)["feeds"] for session in each.get("sessions", [])]
-        published = [int(session.get("batches", 0)) for session in sessions if session["client_name"] == name]
-        if published == [batches]:
-            return
-        assert time.monotonic() < deadline, f"{batches} batches are not there: {sessions}"
-        time.sleep(0.005)
+        return [int(session.get("batches", 0)) for session in sessions if session["client_name"] == name]
+
+    eventually(lambda: f"{batches} batches are not there: {published()}", lambda: published() == [batches])
 
 
 def session_named(feed, name):

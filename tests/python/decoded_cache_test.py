@@ -11,6 +11,7 @@ import pinfeed
 import pytest
 from conftest import tool
 from PIL import Image
+from withstand.hardship import eventually
 
 FILES = 24
 HEADS = {
@@ -104,9 +105,7 @@ def test_idle_workers_decode_what_the_feed_comes_to(start, pictures, head):
     time.sleep(max(0, settled - time.time()))  # until then they are not kept
     daemon, without = start("--cache-bytes", "64MiB", http_listen="127.0.0.1:0"), start()
     with opened(daemon, pictures, HEADS[head], batch_size=2, slots=3) as feed, opened(without, pictures, HEADS[head], batch_size=2) as plain:
-        deadline = time.monotonic() + 60
-        while int(pinfeed.status(daemon.address).get("cache_entries", 0)) < FILES:
-            assert time.monotonic() < deadline, pinfeed.status(daemon.address)
+        eventually(lambda: pinfeed.status(daemon.address), lambda: int(pinfeed.status(daemon.address).get("cache_entries", 0)) >= FILES)
         before = pinfeed.status(daemon.address)
         ahead = int(before["cache_made_ahead"])
         assert FILES - 3 * 2 - 4 <= ahead <= FILES and int(before["cache_misses"]) <= 3 * 2

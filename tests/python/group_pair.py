@@ -3,10 +3,10 @@
 
 import contextlib
 import json
-import time
 
 from member_process import Member
 from raw_client import messages
+from withstand.hardship import eventually
 
 import pinfeed
 
@@ -63,9 +63,7 @@ def states_of(daemon, group):
 
 def await_sessions(look, daemon, group, expected):
     """Until `look`, one of the two above, sees that: what ended or was refused is gone a moment later."""
-    deadline = time.monotonic() + 30
-    while (now := look(daemon, group)) != expected:
-        assert time.monotonic() < deadline, f"sessions {now}, not {expected}"
+    eventually(lambda: f"sessions {look(daemon, group)}, not {expected}", lambda: look(daemon, group) == expected)
 
 
 def spec_of(arrays, **more):

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from daemon_process import Daemon
 from member_process import Member
+from withstand.hardship import eventually
 
 import pinfeed
 
@@ -51,10 +52,7 @@ def end_of(job):
 
 
 def await_status(address, done):
-    deadline = time.monotonic() + 60
-    while not done(status := pinfeed.status(address)):
-        assert time.monotonic() < deadline, status
-        time.sleep(0.01)
+    eventually(lambda: pinfeed.status(address), lambda: done(pinfeed.status(address)))
 
 
 @contextlib.contextmanager

@@ -88,9 +88,7 @@ def long_trace(daemon, path):
     began = daemon.log().count("for 200 s")
     command = [TOOL, "--address", daemon.address, "trace", "-o", path, "--seconds", "200"]
     tracer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while daemon.log().count("for 200 s") == began:
-        assert time.monotonic() < deadline and tracer.poll() is None
+    eventually(lambda: f"the daemon serves it: {tracer.poll()}", lambda: daemon.log().count("for 200 s") > began)
     return tracer
 
 
@@ -197,9 +195,7 @@ def test_one_tracer_at_a_time_and_one_that_is_killed_makes_room(daemon, tmp_path
     assert status == 1 and "another trace of this daemon is running" in err
     first.kill()
     first.communicate()
-    deadline = time.monotonic() + 30
-    while trace(*second)[0] != 0:  # until the daemon has seen that
-        assert time.monotonic() < deadline
+    eventually("the daemon has seen that", lambda: trace(*second)[0] == 0)
 
 
 def test_tracer_that_does_not_read_is_given_up(daemon, data):
@@ -210,9 +206,7 @@ def test_tracer_that_does_not_read_is_given_up(daemon, data):
             call = channel.unary_stream("/pinfeed.v1.Admin/Trace")(request)
             next(call)
             assert trace(daemon.address, "/dev/null", "--seconds", 0.1)[0] == 1
-            deadline = time.monotonic() + 90
-            while trace(daemon.address, "/dev/null", "--seconds", 0.1)[0] != 0:
-                assert time.monotonic() < deadline
+            eventually("another may trace", lambda: trace(daemon.address, "/dev/null", "--seconds", 0.1)[0] == 0, 90)
 
 
 @pytest.mark.parametrize("request_words", [("--seconds", "0"), ("--seconds", "301"), ("--max-spans", "0")])
