@@ -15,11 +15,7 @@ import pinfeed
 from conftest import tool
 from pinfeed._base.checks import absolute_path
 
-
-
-@pytest.fixture(autouse=True)
-def _address(daemon, monkeypatch):
-    monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
+pytestmark = pytest.mark.usefixtures("feeds")
 
 
 @pytest.fixture(scope="module")
