@@ -28,14 +28,14 @@ def _parse(text: Any) -> Optional[Tuple[str, int]]:
     return found[1], int(found[2] or 0)
 
 
-def remembered(state: Optional[Mapping[str, Any]]) -> str:
+def _remembered(state: Mapping[str, Any]) -> str:
     """Returns the `Feed.decode` of the feed that a state is of."""
-    return str((state or {}).get("decode", "cpu"))
+    return str(state.get("decode", "cpu"))
 
 
 def add_decode(spec: Spec, checks: Checks, decode: Any, state: Any, any_decoder: Any, ordinal: int, zero_copy: Optional[bool]) -> None:
     """Adds who decodes. `state` is what the feed resumes, or None."""
-    known = remembered(state) if isinstance(state, Mapping) else None
+    known = _remembered(state) if isinstance(state, Mapping) else None
     if decode is None or (decode == "auto" and known is not None):
         decode = known or "cpu"
     parsed = _parse(decode)
@@ -68,7 +68,7 @@ def describe_decoder(decode: str, decoder: str) -> Dict[str, str]:
 
 def check_decoder(state: Mapping[str, Any], decode: str, decoder: str) -> None:
     """Raises unless a state was taken with this `Feed.decode` and decoder."""
-    before = remembered(state), str(state.get("decoder", ""))
+    before = _remembered(state), str(state.get("decoder", ""))
     if before == (decode, decoder):
         return
     now, then = (text + (f" by {kind}" if kind else "") for text, kind in ((decode, decoder), before))
