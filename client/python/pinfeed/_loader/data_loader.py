@@ -420,7 +420,7 @@ class DataLoader(Generic[_Batch]):
             # Without workers each epoch draws a seed, as torch's, also while persistent workers wait for a later one.
             repeat, base_seed = (self._repeat, self._base_seed) if self.num_workers else (0, 0)
             if state is not None:
-                order.set_between(state)
+                order.restore(state["start"])
                 if self.persistent_workers and self.num_workers and "repeat" in state:
                     repeat, base_seed = state["repeat"], state["base_seed"]
                 lanes = self._lanes_of(state)

@@ -193,10 +193,6 @@ class Order:
         """Returns the state between two epochs. The rest is what `begin` gets for the next one."""
         return {"version": VERSION, "running": False, "batches": 0, "repeat": repeat, "base_seed": base_seed, "lanes": lanes, "start": self._capture()}
 
-    def set_between(self, state: Dict[str, Any]) -> None:
-        """Makes the next epoch the one that a state between two epochs was followed by."""
-        self._restore(state["start"])
-
     def resume(self, state: Dict[str, Any], lazy: bool = False) -> Epoch:
         """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
         as before. `lazy`: as for `begin`.
@@ -206,7 +202,7 @@ class Order:
         try:
             loads = any(name in start["samplers"] for name in self._samplers)
             goes_on = loads and bool(state["batches"]) and self._goes_on(state)
-            self._restore(start)
+            self.restore(start)
             replayed = self._replay(state, goes_on)
             if replayed is None:
                 raise _other_samples(state["batches"])
@@ -234,7 +230,7 @@ class Order:
 
     def _given(self, state: Dict[str, Any], goes_on: bool) -> Optional[List[Optional[bytes]]]:
         """Returns batches that would follow. None: those before were others, or the sampler raised."""
-        self._restore(state["start"])
+        self.restore(state["start"])
         with contextlib.suppress(Exception):  # the sampler's own is raised again
             replayed = self._replay(state, goes_on)
             if replayed is None:
@@ -296,7 +292,8 @@ class Order:
             "samplers": samplers,
         }
 
-    def _restore(self, start: Dict[str, Any]) -> None:
+    def restore(self, start: Dict[str, Any]) -> None:
+        """Gives samplers and generators the states that they had at the start of a state's epoch, or of the one behind it. Raises what they raise."""
         for name, epoch in start.get("epochs", {}).items():
             if name in self._by_epoch:
                 self._by_epoch[name].set_epoch(epoch)
