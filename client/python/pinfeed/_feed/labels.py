@@ -13,7 +13,6 @@ from .._base.errors import Code, Error, InvalidArgumentError
 from .._base.rank import Rank
 from .spec import Spec, describe
 
-_FIELD = "label"
 _BATCH = 4096
 
 
@@ -22,7 +21,7 @@ def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
     from .feed import Feed  # which imports this module, as the next one does
     from .open import open_spec
 
-    spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
+    spec: Spec = {"dataset": dataset, "fields": ["label"], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
     try:
         opened = open_spec(spec, Rank(0, 1, "arguments"), framework="numpy", address=address, name="dataset.targets")
     except InvalidArgumentError as error:
@@ -33,8 +32,6 @@ def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
         if feed.fingerprint != fingerprint:
             raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
         for batch in feed:
-            if batch._fields != (_FIELD,):
-                raise Error(Code.UNIMPLEMENTED, "dataset.targets: the daemon is older than this package and cannot load a single field; update it")
             labels += batch[0].tolist()
         if len(labels) != feed.dataset_size:
             raise Error(Code.INTERNAL, f"dataset.targets: {len(labels)} labels came for the {feed.dataset_size} samples of {describe(spec)}")
