@@ -23,7 +23,7 @@ from loader_rollback_test import OnceInBody  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
-from pinfeed._worker import fetch  # noqa: E402
+from pinfeed._worker.iterable import _copied  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
 
@@ -634,7 +634,7 @@ def test_a_copied_dataset_shares_files_that_are_mapped_also_through_views(tmp_pa
     numbers = numpy.memmap(tmp_path / "numbers", numpy.uint8, "w+", shape=(6,))
     dataset = Stream()
     dataset.views = [numbers, numpy.asarray(numbers)[1:], numpy.zeros(3)]
-    shared = [numpy.shares_memory(ours, theirs) for ours, theirs in zip(dataset.views, fetch._copied(dataset).views)]
+    shared = [numpy.shares_memory(ours, theirs) for ours, theirs in zip(dataset.views, _copied(dataset).views)]
     assert shared == [True, True, False]
 
 

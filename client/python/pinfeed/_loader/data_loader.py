@@ -23,8 +23,9 @@ from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
 from .._feed.device import ordinal_of
 from .._worker.epoch_state import Drawn, Epoch, Order, check_state
-from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, has_state, kind_of_dataset, same_state, state_of, told
+from .._worker.fetch import Kind, Recipe, collate, collates_as_delivered, default_function, kind_of_dataset
 from .._worker.index_log import MAX_IN_FLIGHT
+from .._worker.iterable import has_state, same_state, state_of, told
 from .._worker.kept_generators import find_kept_generator
 from .._worker.lanes import MAX_LANES, LaneOptions, check_saved, is_known, saved_between, saved_stream_between, saved_unknown_stream, why_unknown
 from .._worker.rows import rows_of

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 from .._base.errors import Code, Error, invalid
 from .._base.optional_torch import torch_or_none
 from .._worker.epoch_state import Epoch
-from .._worker.fetch import IterableFetcher, Kind, explain, load, refuse_encoded, same_state, told
+from .._worker.fetch import Kind, explain, load, refuse_encoded
+from .._worker.iterable import IterableFetcher, same_state, told
 from .._worker.lanes import open_stream, saved_stream
 from .._worker.seeding import global_states, set_global_states
 from .carried import arguments_of

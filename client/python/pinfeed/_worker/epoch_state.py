@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from .._base.checks import shown, to_integer
 from .._base.errors import Code, Error, InvalidArgumentError, invalid
-from .fetch import has_state, only_next
+from .iterable import has_state, only_next
 from .seeding import draw_base_seed, global_states, mix, set_global_states, with_arrays, without_arrays
 
 VERSION = 1

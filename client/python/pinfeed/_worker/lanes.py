@@ -15,7 +15,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
 from .._base.errors import Code, Error, InvalidArgumentError, invalid
 from .epoch_state import Epoch
-from .fetch import IterableFetcher, Kind, Recipe, StreamState, begin_again, has_state, load, same_state
+from .fetch import Kind, Recipe, load
+from .iterable import IterableFetcher, StreamState, begin_again, has_state, same_state
 from .seeding import global_states, set_global_states
 
 MAX_LANES = 256  # as kMaxLanes of the daemon's common/spec/feed_spec_check.cc
