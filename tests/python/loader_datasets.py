@@ -197,6 +197,62 @@ class ResumableIterator(Shards):
         return Cursor(self)
 
 
+class Position(torch.utils.data.IterableDataset):
+    """`count` numbers in each worker, by a position that outlives its iterators."""
+
+    def __init__(self, count=12):
+        self.count, self.at = count, 0
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        while self.at < self.count:
+            self.at += 1
+            yield self.at - 1 + (0 if info is None else 100 * info.id)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Once(Position):
+    """A loaded position is that of the next iterator, and of no other."""
+
+    def __init__(self, count=12):
+        super().__init__(count)
+        self.loaded = 0
+
+    def __iter__(self):
+        self.at, self.loaded = self.loaded, 0
+        info = torch.utils.data.get_worker_info()
+        while self.at < self.count:
+            self.at += 1
+            yield self.at - 1 + (0 if info is None else 100 * info.id)
+
+    def load_state_dict(self, state):
+        self.loaded = state["at"]
+
+
+class OnceInBody(Once):
+    """The same, but it counts its epochs, and their numbers tell which one they are of."""
+
+    epoch = 0
+
+    def __iter__(self):
+        for number in super().__iter__():
+            yield number + 1000 * self.epoch
+        self.epoch += 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.loaded, self.epoch = state["at"], state["epoch"]
+
+
 def same(one, other):
     """Whether two batches are equal, in types too."""
     if type(one) is not type(other):

@@ -14,32 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loader_datasets import Numbers, seeded, values  # noqa: E402
+from loader_datasets import Numbers, Once, OnceInBody, Position, seeded, values  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import worker_iterator  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left", "feeds")
-
-
-class Resumable(torch.utils.data.IterableDataset):
-    """`count` numbers in each worker, by a position that outlives its iterators."""
-
-    def __init__(self, count=12):
-        self.count, self.at = count, 0
-
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        while self.at < self.count:
-            self.at += 1
-            yield self.at - 1 + (0 if info is None else 100 * info.id)
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Plain(torch.utils.data.IterableDataset):
@@ -73,7 +53,7 @@ def take(iterable, count):
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_stream_goes_back_in_the_loader_that_it_is_from(options):
-    streams = loader(Resumable(), **options)
+    streams = loader(Position(), **options)
     iterator, _ = take(streams, 2)
     state = streams.state_dict()
     expected = values(iterator)
@@ -81,19 +61,19 @@ def test_a_stream_goes_back_in_the_loader_that_it_is_from(options):
     del again
     streams.load_state_dict(state)
     assert values(streams) == expected
-    other = loader(Resumable(), **options)
+    other = loader(Position(), **options)
     other.load_state_dict(state)
     assert values(other) == expected
 
 
 def test_a_stream_without_workers_continues_behind_an_epoch_that_was_left():
-    whole = loader(Resumable())
+    whole = loader(Position())
     take(whole, 3)
     expected = values(whole)  # a position that outlives its iterators: the rest
-    left = loader(Resumable())
+    left = loader(Position())
     take(left, 3)
     iterator, _ = take(left, 1)
-    resumed = loader(Resumable())
+    resumed = loader(Position())
     resumed.load_state_dict(left.state_dict())
     assert values(resumed) == values(iterator) == expected[1:]
 
@@ -130,10 +110,10 @@ def test_random_numbers_behind_epochs_that_were_left_are_part_of_a_state(left):
 
 
 def test_a_stream_of_which_nothing_tells_where_it_began_is_refused():
-    streams = loader(Resumable(), num_workers=2, persistent_workers=True)
+    streams = loader(Position(), num_workers=2, persistent_workers=True)
     values(streams)
     iterator, _ = take(streams, 1)
-    resumed = loader(Resumable(), num_workers=2, persistent_workers=True)
+    resumed = loader(Position(), num_workers=2, persistent_workers=True)
     resumed.load_state_dict(streams.state_dict())
     assert values(resumed) == values(iterator)
     take(streams, 2)
@@ -147,43 +127,7 @@ def test_a_stream_of_which_nothing_tells_where_it_began_is_refused():
     assert values(resumed) == values(iterator)
 
 
-class Once(Resumable):
-    """A loaded position is that of the next iterator, and of no other."""
-
-    def __init__(self, count=12):
-        super().__init__(count)
-        self.loaded = 0
-
-    def __iter__(self):
-        self.at, self.loaded = self.loaded, 0
-        info = torch.utils.data.get_worker_info()
-        while self.at < self.count:
-            self.at += 1
-            yield self.at - 1 + (0 if info is None else 100 * info.id)
-
-    def load_state_dict(self, state):
-        self.loaded = state["at"]
-
-
-class OnceInBody(Once):
-    """The same, but it counts its epochs, and their numbers tell which one they are of."""
-
-    epoch = 0
-
-    def __iter__(self):
-        for number in super().__iter__():
-            yield number + 1000 * self.epoch
-        self.epoch += 1
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at, "epoch": self.epoch}
-
-    def load_state_dict(self, state):
-        self.loaded, self.epoch = state["at"], state["epoch"]
-
-
-class CountsItsEnds(Resumable):
+class CountsItsEnds(Position):
     """Its generator counts the epochs however they end, and its numbers tell which one they are of."""
 
     epoch = 0
@@ -202,7 +146,7 @@ class CountsItsEnds(Resumable):
         self.at, self.epoch = state["at"], state["epoch"]
 
 
-@pytest.mark.parametrize("dataset", [Resumable, Once, OnceInBody, CountsItsEnds])
+@pytest.mark.parametrize("dataset", [Position, Once, OnceInBody, CountsItsEnds])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_epochs_of_a_stream_follow_a_state_as_without_it(dataset, options):
     for taken in (0, 3, 6, 9):
@@ -329,10 +273,10 @@ def test_a_lost_worker_ends_one_epoch_and_no_more():
 
 
 def test_a_state_that_could_not_be_continued_stays():
-    streams = loader(Resumable(), num_workers=2)
+    streams = loader(Position(), num_workers=2)
     take(streams, 3)
     state = streams.state_dict()
-    other = loader(Resumable(), num_workers=1)
+    other = loader(Position(), num_workers=1)
     other.load_state_dict(state)
     for _ in range(2):
         with pytest.raises(pinfeed.InvalidArgumentError, match="cannot continue an epoch of 2 workers"):
@@ -403,7 +347,7 @@ class CountsEpochs(torch.utils.data.IterableDataset):
         self.epoch = state["epoch"]
 
 
-class CannotTell(Resumable):
+class CannotTell(Position):
     def state_dict(self):
         raise RuntimeError("call enable_checkpointing() first")
 
@@ -429,7 +373,7 @@ def test_an_error_without_words_is_no_other_error():
         def __str__(self):
             raise ValueError("no words")
 
-    class CannotTellWhy(Resumable):
+    class CannotTellWhy(Position):
         def state_dict(self):
             raise Wordless
 
@@ -440,7 +384,7 @@ def test_an_error_without_words_is_no_other_error():
 
 
 def test_a_state_of_a_stream_that_could_not_tell_its_own_is_refused():
-    streams = loader(Resumable(), num_workers=2)
+    streams = loader(Position(), num_workers=2)
     iterator, _ = take(streams, 4)
     state = streams.state_dict()
     iterator.close()
@@ -450,7 +394,7 @@ def test_a_state_of_a_stream_that_could_not_tell_its_own_is_refused():
 
 
 def test_an_iter_that_failed_counts_no_epoch(monkeypatch):
-    streams = loader(Resumable(), num_workers=2, persistent_workers=True)
+    streams = loader(Position(), num_workers=2, persistent_workers=True)
     values(streams)
     before = streams.state_dict()
     fail_iter(streams, monkeypatch)
@@ -485,7 +429,7 @@ def test_a_stream_that_begins_anew_is_told_where_the_program_begins_it(monkeypat
         assert [warning.filename for warning in told] == [__file__]
 
 
-class TellsWithinAnEpoch(Resumable):
+class TellsWithinAnEpoch(Position):
     def __iter__(self):
         self.within = True
         yield from super().__iter__()

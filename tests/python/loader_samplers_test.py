@@ -12,8 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loader_datasets import values  # noqa: E402
-from loader_rollback_test import Once  # noqa: E402
+from loader_datasets import Once, values  # noqa: E402
 
 import pinfeed  # noqa: E402
 

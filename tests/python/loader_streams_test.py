@@ -18,8 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loader_datasets import values  # noqa: E402
-from loader_rollback_test import OnceInBody  # noqa: E402
+from loader_datasets import OnceInBody, values  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed._loader import produced_feed, supervisor, worker_pool  # noqa: E402
