@@ -26,7 +26,9 @@ def as_array(call: str, data: Any) -> Any:
 
 
 def bytes_of(array: Any) -> memoryview:
-    """Returns the elements of a tensor, on any device, or of an array, in the order of its dimensions and the machine's byte order: without a copy if they lie so."""
+    """Returns the elements of a tensor, on any device, or of an array, in the order of its dimensions and the machine's byte order. Without a copy if they
+    lie so.
+    """
     if hasattr(array, "__array_interface__"):  # an array
         import numpy
 

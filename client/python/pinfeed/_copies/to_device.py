@@ -57,9 +57,10 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
 
     tree: a tensor or an array; or lists, tuples, dicts, named tuples, dataclasses and other containers of them, in any
     nesting. Objects with a method ``to``, such as batches of other libraries, are asked to move themselves. All else
-    stays as it is: numbers, strings, arrays of strings or objects. Arrays of other libraries (JAX, CuPy) are refused. A tensor that occurs twice is copied once; two
-    tensors over the same memory become two. Tensors that are on the device already are returned as they are. Those
-    that need a gradient, are sparse or on another GPU, and subclasses, move by their own ``to``.
+    stays as it is: numbers, strings, arrays of strings or objects. Arrays of other libraries (JAX, CuPy) are refused. A
+    tensor that occurs twice is copied once; two tensors over the same memory become two. Tensors that are on the device
+    already are returned as they are. Those that need a gradient, are sparse or on another GPU, and subclasses, move by
+    their own ``to``.
 
     device: "cuda", "cuda:1", a torch.device or the number of a GPU. With "cpu", nothing is copied that is there.
 

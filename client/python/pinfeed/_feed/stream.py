@@ -27,8 +27,6 @@ from .spec import describe
 # thread closes the feed. The first wait is short; only after it is the position recorded for other threads.
 _SLICE_MS = 50
 _FIRST_SLICE_MS = 10
-
-
 # How long a group may be incomplete before a warning. Each time it is so long again, there is another one.
 _GROUP_PATIENCE_S = 5.0
 

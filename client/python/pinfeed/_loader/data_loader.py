@@ -102,9 +102,9 @@ class DataLoader(Generic[_Batch]):
 
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
-    effect. A GPU that cannot be used is an error before a worker starts. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
-    batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
-    order. address: the daemon's socket, as for `open`.
+    effect. A GPU that cannot be used is an error before a worker starts. Without device, pin_memory=True copies each batch
+    to page-locked memory in the calling thread. timeout=T: no batch within T seconds raises DeadlineExceededError, a
+    RuntimeError. in_order=False is accepted; batches come in order. address: the daemon's socket, as for `open`.
 
     `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one. If the daemon is away when a later
     epoch begins, the loader waits for it for 5 minutes.
@@ -272,7 +272,9 @@ class DataLoader(Generic[_Batch]):
         super().__setattr__(name, value)
 
     def _heed_kept_generator(self, stacklevel: int) -> str:
-        """Chooses seeding="worker" where the dataset or the collate_fn keeps a generator of its own, or warns where that is not possible. Returns where it is."""
+        """Chooses seeding="worker" where the dataset or the collate_fn keeps a generator of its own, or warns where that is not possible. Returns where it
+        is; empty: there is none.
+        """
         place = ""
         if self._chooses and self._seeding == "sample" and self.num_workers and self._kind is not Kind.ITERABLE and self._pool is None:
             place = find_kept_generator(dataset=self.dataset, collate_fn=self.collate_fn)

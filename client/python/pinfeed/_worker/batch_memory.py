@@ -327,9 +327,9 @@ def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images:
     `move` replaces each tensor, as by a copy on a GPU. It may return before the memory has been read. `images`: the tensor
     or array of the images that the daemon has decoded for the batch; None: it decodes none.
 
-    Returns `END` if the worker has no more data, and `ELSEWHERE` if the batch is in memory of its own. Raises the worker's exception if it wrote one: of the same type where
-    that can be made of one message, else RuntimeError; the message has the worker's traceback. Raises Error (INTERNAL)
-    if there is no valid batch.
+    Returns `END` if the worker has no more data, and `ELSEWHERE` if the batch is in memory of its own. Raises the
+    worker's exception if it wrote one: of the same type where that can be made of one message, else RuntimeError; the
+    message has the worker's traceback. Raises Error (INTERNAL) if there is no valid batch.
     """
     array = _array_of(memory)
     if array.dtype != numpy.uint8 or array.ndim != 1 or not array.flags.c_contiguous:

@@ -4,8 +4,8 @@
 In: the lists of indices of a sampler, in order. Out: the list of any batch, in any process that has the descriptor.
 
 The log is a memory file. It begins with the number of batches once that is known, and with the number of those that
-nobody needs any more. Then comes a ring of entries, one per batch, then the pickled lists one after another. The file only grows. The memory of lists that nobody needs any more is
-returned to the system by punching holes.
+nobody needs any more. Then comes a ring of entries, one per batch, then the pickled lists one after another. The file
+only grows. The memory of lists that nobody needs any more is returned to the system by punching holes.
 """
 
 from __future__ import annotations
