@@ -70,15 +70,11 @@ ELSEWHERE = _Sentinel("a batch in memory of its own")
 
 
 class BatchTooLarge(Exception):
-    """The memory of a slot does not suffice for a batch. ``needed`` and ``capacity`` are bytes."""
+    """The memory of a slot does not suffice for a batch, which needs ``needed`` bytes."""
 
-    def __init__(self, needed: int, capacity: int) -> None:
-        super().__init__(needed, capacity)
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
         self.needed = needed
-        self.capacity = capacity
-
-    def __str__(self) -> str:
-        return f"the batch needs {self.needed} bytes, and a slot has {self.capacity}"
 
 
 class UnpickleError(Error):
@@ -218,7 +214,7 @@ class BatchWriter:
         capacity = _check_memory(memory)
         memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
         if self.needed > capacity:
-            raise BatchTooLarge(self.needed, capacity)
+            raise BatchTooLarge(self.needed)
         target = numpy.frombuffer(memory, numpy.uint8)
         if self._memory is not None:
             end = min(self._private[0][0] if self._private else self._content_offset, self._capacity)
@@ -260,7 +256,7 @@ class BatchWriter:
         self._kind, self._content, self._content_offset = kind, content, self._used
         if self._memory is not None:
             if self.needed > self._capacity:
-                raise BatchTooLarge(self.needed, self._capacity)
+                raise BatchTooLarge(self.needed)
             self._write(self._memory)
 
     def _write(self, memory: memoryview) -> None:
@@ -286,7 +282,7 @@ class BatchCopy:
         needed, capacity = len(self._data), _check_memory(memory)
         memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
         if needed > capacity:
-            raise BatchTooLarge(needed, capacity)
+            raise BatchTooLarge(needed)
         memory[HEADER_BYTES:needed] = self._data[HEADER_BYTES:]
         memory[:HEADER_BYTES] = self._data[:HEADER_BYTES]
 
