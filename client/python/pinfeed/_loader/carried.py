@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
+from .._base.checks import MAX_SLOTS
 from .._worker.fetch import Kind
 from .images import LoaderImages
 
@@ -75,9 +76,9 @@ def arguments_of(loader: "DataLoader[Any]") -> LoaderArguments:
 class Carried:
     """What the epochs of a loader leave to later ones."""
 
-    def __init__(self, most_slots: int) -> None:
+    def __init__(self) -> None:
         self.capacity = 0  # of a batch, once known
-        self.most_slots = most_slots  # for which the daemon had memory
+        self.most_slots = MAX_SLOTS  # for which the daemon had memory
         self.warned_of_generator = False  # of one that no seed of a sample reaches
         self.warned_of_size = False  # a batch did not fit into a slot
         self.structure = ""  # of a batch, once known, if others share it

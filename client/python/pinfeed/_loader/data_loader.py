@@ -17,7 +17,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar, Union
 
-from .._base.checks import MAX_SLOTS, Checks, shown, to_integer
+from .._base.checks import Checks, shown, to_integer
 from .._base.errors import Code, Error, invalid
 from .._base.gpu_errors import torch_fault, unusable
 from .._base.optional_torch import torch_or_none
@@ -211,7 +211,7 @@ class DataLoader(Generic[_Batch]):
             reasons = [name for name, value in (("generator", generator), ("worker_init_fn", worker_init_fn)) if value is not None]
         self._seeding: str = seeding or ("worker" if reasons else "sample")
         self._excludes_worker: str = "share" if share is not None else "retry_after" if retry_after is not None else ""
-        self._carried: Carried = Carried(MAX_SLOTS)
+        self._carried: Carried = Carried()
         kept = self._heed_kept_generator(4)
         reasons += [kept] if kept and self._seeding == "worker" else []
         default = f', the default with {" and ".join(reasons)} (give seeding="sample")' if reasons else ""
