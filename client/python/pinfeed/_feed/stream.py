@@ -59,11 +59,11 @@ class Stream(Connection):
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
-            if opened.zero_copy and self._decode != "cpu":
-                raise invalid(f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None')
-            if opened.zero_copy and self._resident_bytes:
-                raise invalid("zero_copy: True is not possible with resident samples: the slots list them; use None")
             if opened.zero_copy:
+                if self._decode != "cpu":
+                    raise invalid(f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None')
+                if self._resident_bytes:
+                    raise invalid("zero_copy: True is not possible with resident samples: the slots list them; use None")
                 self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, memory, max_held, self._device)
             else:
                 self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, memory)
