@@ -18,8 +18,8 @@ import pytest
 from admin_fixtures import SPIFFE, TOOL, Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
 from daemon_process import Daemon
 from deaf_caller import many_calls
-from operate_test import OnATerminal
 from raw_client import messages, request_for
+from terminal import OnATerminal
 from withstand.hardship import eventually
 
 
