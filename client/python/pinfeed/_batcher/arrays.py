@@ -53,7 +53,7 @@ def holds_numbers(array: Any) -> bool:
     return numpy is not None and type(array) is numpy.ndarray and array.dtype.kind in "biufc"
 
 
-def rows_of(array: Any) -> List[memoryview]:
+def bytes_of_rows(array: Any) -> List[memoryview]:
     """Returns the bytes of each row of a tensor or an array that has rows: as `bytes_of`, but with one copy for all of them."""
     content = bytes_of(array)
     size = len(content) // len(array)

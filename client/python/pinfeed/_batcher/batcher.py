@@ -18,7 +18,7 @@ from .._feed.dlpack import DTYPES
 from .._feed.feed import Feed
 from .._feed.open import choose_framework, open_spec
 from .._feed.spec import Spec, add_output
-from .arrays import as_array, bytes_of, holds_numbers, rows_of
+from .arrays import as_array, bytes_of, bytes_of_rows, holds_numbers
 from .link import ANSWER, HANGS_S, TAKE, Frame, Link, common, join
 
 _MAX_BATCH, _MAX_DELAY_S, _MAX_QUEUE = 4096, 60.0, 65536
@@ -277,7 +277,7 @@ def _outputs_for(requests: int, outputs: Union[Sequence[Any], BaseException]) ->
     if count != requests:
         raise invalid(f"answer: there are {count} outputs for a batch of {requests} requests")
     listed: Any = outputs.detach().cpu() if hasattr(outputs, "detach") else outputs  # at once, not row by row
-    rows: Sequence[Any] = rows_of(listed) if holds_numbers(listed) else listed
+    rows: Sequence[Any] = bytes_of_rows(listed) if holds_numbers(listed) else listed
     return rows
 
 

@@ -125,10 +125,10 @@ class Copier:
         scope: ContextManager[Any] = self.streams.on_side()
         return scope
 
-    def begin(self, rows: "Rows", stream: int) -> int:
+    def begin(self, copies: "CopyArray", stream: int) -> int:
         """Queues copies on a stream. When it returns, the sources have been read, but for page-locked ones: their number."""
         reading = ctypes.c_uint64()
-        self._library.check(self._copy(self._handle, rows.address(), len(rows), stream, 1, reading))
+        self._library.check(self._copy(self._handle, copies.address(), len(copies), stream, 1, reading))
         return reading.value
 
     def keep(self, event: Any, sources: Any) -> None:
@@ -144,7 +144,7 @@ class Copier:
                 done.append(self._kept.popleft())
 
 
-class Rows:
+class CopyArray:
     """Copies as the library takes them: an array of pf_host_copy."""
 
     def __init__(self) -> None:
@@ -161,10 +161,10 @@ class Rows:
 
     def address(self) -> int:
         """Returns the address of the array, which is valid until the next call."""
-        self._rows = array.array("Q", bytes(32 * len(self)))
+        self._array = array.array("Q", bytes(32 * len(self)))
         for number, column in enumerate(self._columns):
-            self._rows[number::4] = column
-        return self._rows.buffer_info()[0]
+            self._array[number::4] = column
+        return self._array.buffer_info()[0]
 
 
 class Sending:
@@ -175,7 +175,7 @@ class Sending:
     def __init__(self, copier: Copier, stream: int) -> None:
         self._copier = copier
         self._stream = stream
-        self._rows, self._bytes = Rows(), 0
+        self._copies, self._bytes = CopyArray(), 0
         self._reading = 0
         self._early = True  # copies begin before all are added
 
@@ -188,16 +188,16 @@ class Sending:
 
     def add(self, sources: Sequence[int], size: int, targets: Iterable[int], span: int) -> None:
         """Adds copies of `size` bytes each, with zeros behind them up to `span`."""
-        self._rows.add(sources, size, targets, span, len(sources))
+        self._copies.add(sources, size, targets, span, len(sources))
         self._bytes += span * len(sources)
         if self._bytes >= _BEGIN_BYTES and self._early:
             self._begin()
 
     def _begin(self) -> None:
-        reading = self._copier.begin(self._rows, self._stream)
+        reading = self._copier.begin(self._copies, self._stream)
         self._early = reading > 0  # others wait for threads, which are quicker with all copies than with some at a time
         self._reading += reading
-        self._rows, self._bytes = Rows(), 0
+        self._copies, self._bytes = CopyArray(), 0
 
     def finish(self, non_blocking: bool, sources: Any) -> None:
         """Returns when the sources have been read. With `non_blocking` it does not wait for page-locked ones, and keeps
