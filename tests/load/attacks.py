@@ -106,7 +106,7 @@ class Phase:
     def __init__(self, daemon, place, steady, senders, kind, target, sink_target):
         seconds = 0.5 if place.short else 5
         self.kind = kind
-        self.beside_sink, _ = rate(steady, lambda: send(senders, kind=kind, seconds=seconds, **sink_target))
+        self.beside_sink, _ = rate(steady, lambda: send(senders, kind=kind, seconds=seconds / 2, **sink_target))
         with Watcher(daemon) as watcher:
             self.beside_daemon, (sent, made) = rate(steady, lambda: send(senders, kind=kind, seconds=seconds, **target))
         assert daemon.process.poll() is None, f"the daemon ended:\n{daemon.log()}"
