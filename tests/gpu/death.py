@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import zlib
 
 import numpy as np
@@ -31,13 +32,14 @@ sys.path.insert(0, str(HERE))
 from driver_memory import Gpu  # noqa: E402
 
 BACKENDS = ("vmm-fd", "cuda-ipc")
-SAMPLES, SHAPE, BATCH = 2048, (3, 96, 96), 64
+SAMPLES, BATCH = 2048, 64
 LEAVE_S = 3.0  # a busy GPU would be waited for for 10 s
 PAUSE_S = 0.005  # of a witness behind each batch: a training step
-LONG_PAUSE_S = 0.03  # of one that outlives a daemon: not done before all have begun and the daemon is killed
+LONG_PAUSE_S = 0.05  # of one that outlives a daemon: not done before all have begun and the daemon is killed
 BATCHES = 120  # of those that outlive a daemon
 TOLERANCE = 64 << 20  # of the GPU's free memory: the driver keeps a little for itself
 rows = []
+pattern = np.empty(0, np.uint8)  # of images, once their size is known
 
 
 def row(backend, promise, seen, holds):
@@ -61,7 +63,7 @@ def within(seconds, what, holds):
 
 def expected(index):
     """The image of a sample: cheap to make, different in each."""
-    return (np.arange(np.prod(SHAPE), dtype=np.uint32) * 7 + index * 13).astype(np.uint8).reshape(SHAPE)
+    return pattern + np.uint8(index * 13 % 256)
 
 
 def make_data(folder):
@@ -102,6 +104,7 @@ class Daemon:
 
 def open_feed(gpu, address, data, backend, **more):
     device.torch_memory = lambda ordinal: gpu.memory()
+    sys.modules["torch"] = types.ModuleType("torch")  # PyTorch proper would take each process a second or two
     where = {"device": "cuda:0", "backend": backend, "framework": "torch", "rank": 0, "world_size": 1}
     return pinfeed.open(str(data), batch_size=BATCH, shuffle=True, seed=3, slots=4, address=address, timeout=60, **where, **more)
 
@@ -169,7 +172,8 @@ class Role:
     """This program as another process; its lines are read by a thread, so that it never waits for us."""
 
     def __init__(self, role, daemon_address, data, backend, *flags):
-        command = [sys.executable, __file__, "--role", role, "--address", daemon_address, "--data", str(data), "--backend", backend]
+        side = str(pattern.shape[-1])
+        command = [sys.executable, __file__, "--role", role, "--address", daemon_address, "--data", str(data), "--backend", backend, "--side", side]
         self.process = subprocess.Popen([*command, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines, self.errors = [], []
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))]
@@ -329,12 +333,15 @@ def main():
     parser.add_argument("--address")
     parser.add_argument("--data")
     parser.add_argument("--backend", choices=BACKENDS, help="only this one")
+    parser.add_argument("--side", type=int, default=96, help="of images: a stand-in's kernel takes each byte by itself")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--batches", type=int, default=10**9)
     parser.add_argument("--pause", type=float, default=PAUSE_S)
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--hold", action="store_true")
     options = parser.parse_args()
+    global pattern
+    pattern = (np.arange(3 * options.side**2, dtype=np.uint32) * 7).astype(np.uint8).reshape(3, options.side, options.side)
     if options.role == "victim":
         return victim(options)
     if options.role == "witness":
