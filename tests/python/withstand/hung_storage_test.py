@@ -137,7 +137,7 @@ def test_a_daemon_ends_soon_though_a_dataset_is_being_opened(tmp_path, hung):
 
     def trainer():
         with pytest.raises(pinfeed.Error) as refused:
-            pinfeed.open(f"{hung.path}/x.npy", batch_size=4, framework="numpy", address=daemon.address, open_timeout=60)
+            pinfeed.open(f"{hung.path}/x.npy", batch_size=4, framework="numpy", address=daemon.address, open_timeout=5)
         told.append(str(refused.value))
 
     waiting = threading.Thread(target=trainer)
