@@ -132,7 +132,7 @@ def test_what_a_stopped_consumer_was_dealt_goes_to_the_other(daemon, start):
 def test_what_a_stopped_consumer_has_in_hand_meets_its_deadline(daemon, start):
     stopped, other = start("in hand", 1, holds=True), start("in hand", -1, begins=False)
     with pinfeed.BatcherClient("in hand", address=daemon.address) as client:
-        in_hand = client.submit(array(7), deadline=3)
+        in_hand = client.submit(array(7), deadline=5)  # enough for a busy machine to come to the line that looks at it
         assert stopped.receive() == [7]
         stopped.stop()
         other.pipe.send("begin")

@@ -566,8 +566,7 @@ def test_a_killed_client_is_dropped_and_others_go_on(serve, address):
     assert pipe.recv() == "sent"
     batch = take(batcher)  # of all or some of them
     end(process)
-    while ends(address, "killed") < 3:
-        pass  # until the daemon has seen the end
+    eventually("the daemon has seen the end", lambda: ends(address, "killed") == 3)
     assert batch.answer([b"."] * len(batch)) == 0
     with pinfeed.BatcherClient("killed") as client:
         future = client.submit(array(7))
@@ -655,13 +654,14 @@ def test_the_status_of_an_idle_batcher_says_that_it_waits_for_requests(serve, ad
     def feed():
         return next(feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == "idle")
 
-    eventually("the batcher has waited for a while", lambda: feed()["starved_seconds"] > 0.5)
+    eventually("the batcher has waited for a while", lambda: feed()["starved_seconds"] > 2)
     (line,) = lines()
     assert line.endswith("requests: the batcher waits for them"), line
     assert sum(feed()["stall_seconds"].values()) == 0 and feed()["bound_share"] == 0  # so no alert fires either
     with pinfeed.BatcherClient("idle") as client:
         client.submit(array(1)).result(TIMEOUT)
-    assert sum(feed()["stall_seconds"].values()) < 0.5 < feed()["starved_seconds"]
+    seen = feed()
+    assert sum(seen["stall_seconds"].values()) < seen["starved_seconds"] / 2  # what the request took, on a machine that may be busy
 
 
 def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):
