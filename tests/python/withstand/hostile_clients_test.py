@@ -26,7 +26,7 @@ from raw_client import connect, messages, open_feed, request_for
 @pytest.fixture
 def neighbour(host, numbers, reader):
     """Reads on while the test does its worst; then its data and order must be right, and the daemon hold what it held at the start."""
-    one = reader(host.address, numbers, batch_size=8, shuffle=True, seed=5, name="neighbour", step_s=0.001)
+    one = reader(host.address, numbers, batch_size=8, shuffle=True, seed=5, name="neighbour", step_s=0.003)
     one.advance(1)
     yield one
     one.advance(20)
