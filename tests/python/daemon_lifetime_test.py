@@ -493,7 +493,7 @@ def test_a_private_daemon_that_dies_at_once_is_not(arrays):
 
 
 TERMINATED = """
-import os, shutil, sys, time
+import contextlib, os, shutil, sys
 import pinfeed, pinfeed._base.daemon as daemon
 daemon.SYSTEM_SOCKET = "/no/such/socket"
 daemon._MIN_LIFETIME_S = 0
@@ -512,7 +512,10 @@ for batch in first:
             process.kill()
         else:
             process.terminate()
-            time.sleep(1)  # it heeds that before the epoch's last batch: with nothing left to give, it would wait for this feed's end
+            with contextlib.suppress(pinfeed.Error):  # it has ended
+                # It heeds that before the epoch's last batch: with nothing left to give, it would wait for this feed's end.
+                while pinfeed.status(first.address)["state"] == "ready":
+                    pass
 os.umask(umask)
 assert seen == list(range(64)), seen
 assert os.stat(os.path.dirname(first.address)).st_mode & 0o777 == 0o700
