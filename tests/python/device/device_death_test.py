@@ -197,7 +197,8 @@ def test_a_client_of_another_pid_namespace_gets_no_cuda_ipc(daemon, data):  # no
 
 
 def test_the_promises_that_a_real_gpu_is_asked_for_hold_here(tmp_path):
-    program = [sys.executable, str(ROOT / "tests" / "gpu" / "death.py"), os.environ["PINFEED_DAEMON"], str(tmp_path), "--backend", "vmm-fd", "--child-seconds", "1", "--side", "24"]
+    less = ["--backend", "vmm-fd", "--child-seconds", "1", "--side", "24"]
+    program = [sys.executable, str(ROOT / "tests" / "gpu" / "death.py"), os.environ["PINFEED_DAEMON"], str(tmp_path), *less]
     done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout
     promises = json.loads((tmp_path / "death.json").read_text())
