@@ -469,6 +469,34 @@ def test_the_position_of_torchs_iterators_is_told_as_unknown():
         iter(loader)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_position_for_torchs_iterators_is_refused(workers):
+    class SaveableDataLoader(pinfeed.DataLoader):  # as SpeechBrain's, which has put functions of its own into torch's iterators
+        _speechbrain_recovery_skip_to = None
+
+    loader = SaveableDataLoader(Numbers(6), 2, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    loader._speechbrain_recovery_skip_to = 1
+    state = loader.state_dict()
+    for _ in range(2):
+        with pytest.raises(pinfeed.Error, match="behind batch 1 of a checkpoint of SpeechBrain, .* custom_save_hook .* or set _speechbrain_recovery_skip_to"):
+            iter(loader)
+    loader._speechbrain_recovery_skip_to = None
+    loader.load_state_dict(state)
+    assert [batch.tolist() for batch in loader] == [[2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("dataset", [Numbers, Sharded])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterators_count_what_they_have_given_by_torchs_name(workers, dataset):
+    def counts(kind):
+        iterator = iter(kind(Numbers(6) if dataset is Numbers else Sharded(), 2, num_workers=workers))
+        return [iterator._num_yielded, *((next(iterator, None) is None, iterator._num_yielded) for _ in range(8))]
+
+    assert counts(pinfeed.DataLoader) == counts(TorchLoader)  # SpeechBrain saves it
+
+
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_a_subclass_may_keep_its_iterator_by_torchs_name(arguments):
     def epochs_of(kind):

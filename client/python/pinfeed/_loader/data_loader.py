@@ -354,6 +354,7 @@ class DataLoader(Generic[_Batch]):
         return iterator
 
     def _get_iterator(self) -> Iterator[_Batch]:  # which subclasses of torch's class replace
+        self._refuse_torchs_position()
         self.num_workers = number_of_workers(self.num_workers)  # which may have been set since
         refuse_greenlets(self.num_workers)
         self._heed_kept_generator(5)  # which the dataset may have got since
@@ -380,6 +381,17 @@ class DataLoader(Generic[_Batch]):
             if self._pool is not None and (self._pool is not pool or pool.generation != generation):  # its workers may have been told of the epoch
                 self._pool.stop()
             raise
+
+    def _refuse_torchs_position(self) -> None:
+        """Raises Error if a checkpoint of SpeechBrain asks torch's iterators to begin in the middle of an epoch: it has put functions of its own into them."""
+        batches = getattr(self, "_speechbrain_recovery_skip_to", None)
+        if batches:
+            raise Error(
+                Code.FAILED_PRECONDITION,
+                f"{type(self).__name__} is to continue behind batch {batches} of a checkpoint of SpeechBrain, which only torch's iterators do: here the epoch "
+                "would begin anew. Save and load state_dict() by custom_save_hook and custom_load_hook of Checkpointer.add_recoverable, use torch's class, or "
+                "set _speechbrain_recovery_skip_to to None to begin anew",
+            )
 
     def _new_iterator(self) -> Iterator[_Batch]:
         if self._share is None:

@@ -54,6 +54,10 @@ class LoaderIterator(Iterator[Any]):
         self._in_next: Dict[str, int] = {}  # the thread that is in __next__: a dict, whose setdefault no other thread comes between
         self.superseded = False  # ended by the loader's next iterator
 
+    @property
+    def _num_yielded(self) -> int:  # as torch's iterators have it, for SpeechBrain's checkpoints
+        return self._yielded - (self._pending is not None)
+
     def state_dict(self) -> Dict[str, Any]:
         return self._epoch.state(self._yielded)
 
