@@ -260,6 +260,24 @@ def test_views_of_one_tensor_come_apart():
     assert (whole.tolist(), part.tolist()) == ([1, 2, 3, 4], [0])
 
 
+class OneBuffer(torch.utils.data.Dataset):
+    """Returns one tensor again and again, with other numbers."""
+
+    def __init__(self):
+        self.buffer = torch.zeros(2)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return self.buffer.fill_(index)
+
+
+def test_a_tensor_that_the_dataset_changes_afterwards_leaves_its_batch_alone():
+    batches = list(pinfeed.DataLoader(OneBuffer(), batch_size=None, num_workers=1))
+    assert [batch.tolist() for batch in batches] == [[index, index] for index in range(6)]
+
+
 def interrupted(_index):
     with subprocess.Popen(["sleep", "60"]) as process:
         process.send_signal(signal.SIGINT)
