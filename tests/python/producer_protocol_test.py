@@ -23,14 +23,13 @@ import pytest
 from conftest import tool
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
-from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
+from raw_producer import VALUES, Culprit, Nursery, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
 from withstand import hardship
 
 import pinfeed
 from pinfeed._worker import producer as _producer
 from pinfeed._loader import produced_feed
 
-HERE = pathlib.Path(__file__).resolve().parent
 HOST_FLAGS = ("--pool-bytes", "128MiB", "--stuck-timeout", "300ms")
 NOBODY = 65534
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
@@ -59,23 +58,25 @@ def trainer(host):
     eventually("all memory is free", lambda: used_bytes(host) == 0)
 
 
+@pytest.fixture(scope="module")
+def nursery():
+    running = Nursery()
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def culprit():
-    """culprit(what, *lines) starts a misdeed of raw_producer.py. `tells()` returns the next line that it says."""
+def culprit(nursery):
+    """culprit(what, *lines) starts a misdeed of raw_producer.py, which hears these lines."""
     started = []
 
-    def start(what, *lines, command=(sys.executable,), **options):
-        process = subprocess.Popen([*command, HERE / "raw_producer.py", what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
-        started.append(process)
-        process.tells = lambda: process.stdout.readline().strip()
-        process.hear = lambda *lines: (process.stdin.write("".join(f"{line}\n" for line in lines)), process.stdin.flush())
-        process.hear(*lines)
-        return process
+    def start(what, *lines):
+        started.append(Culprit(nursery, what, *lines))
+        return started[-1]
 
     yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    for one in started:
+        one.close()
 
 
 def used_bytes(daemon):
