@@ -25,6 +25,7 @@ if str(PACKAGE) not in sys.path:
 os.environ["PYTHONPATH"] = str(PACKAGE)
 os.environ.setdefault("PINFEED_LIBRARY", str(BUILD / "client" / "libpinfeed.so"))
 os.environ.setdefault("PINFEED_DAEMON", str(BUILD / "server" / "pinfeedd"))
+multiprocessing.set_forkserver_preload(["torch", "pinfeed"])  # once, not in each of its children; without torch, it has none
 # Nothing of the user's or of whoever started the tests.
 for name in ("PINFEED_ADDRESS", "PINFEED_CONFIG", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
     os.environ.pop(name, None)

@@ -125,7 +125,7 @@ def test_the_same_with_workers_that_are_not_forked():
     def given(kind):
         torch.manual_seed(1)
         dataset = torch.utils.data.ConcatDataset([Keeps(numpy.random.default_rng(0), 12), Keeps(random.Random(0), 12)])
-        return values(kind(dataset, batch_size=1, num_workers=2, multiprocessing_context="spawn"))
+        return values(kind(dataset, batch_size=1, num_workers=2, multiprocessing_context="forkserver"))
 
     assert given(pinfeed.DataLoader) == given(TorchLoader)
 

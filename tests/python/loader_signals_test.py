@@ -567,7 +567,7 @@ class Own(multiprocessing.context.BaseContext):
     Process = multiprocessing.context.ForkProcess
 
 
-@pytest.mark.parametrize("context, told", [("fork", True), (Own(), True), ("spawn", False)])
+@pytest.mark.parametrize("context, told", [("fork", True), (Own(), True), ("forkserver", False)])
 def test_a_first_batch_that_does_not_come_is_told(monkeypatch, caplog, context, told):
     monkeypatch.setattr(first_batch, "_PATIENCE_S", 0.2)
     dataset = Waits(4, int)
