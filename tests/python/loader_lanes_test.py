@@ -274,15 +274,18 @@ def test_epochs_that_are_left_again_and_again_keep_no_logs():
 
 def test_workers_that_do_not_finish_an_epoch_are_told(caplog, monkeypatch):
     monkeypatch.setattr(worker_pool, "_PATIENCE_S", 0.0)
-    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, seeding="worker", persistent_workers=True, timeout=2)
+    monkeypatch.setattr(worker_pool, "_SLICE_S", 0.05)
+    loader = pinfeed.DataLoader(Numbers(8), 2, num_workers=2, seeding="worker", persistent_workers=True)
     iterator = iter(loader)
     assert len(list(itertools.islice(iterator, 4))) == 4
     os.kill(loader._pool.processes[1].pid, signal.SIGSTOP)
     with pytest.raises(StopIteration):
         next(iterator)
-    with pytest.raises(pinfeed.DeadlineExceededError, match="timed out after 2 seconds: worker 1 has not finished the batches"):
+    loader.timeout = 1
+    with pytest.raises(pinfeed.DeadlineExceededError, match="timed out after 1 seconds: worker 1 has not finished the batches"):
         iter(loader)
     assert "the next epoch waits: worker 1 has not finished" in caplog.text
+    loader.timeout = 0
     os.kill(loader._pool.processes[1].pid, signal.SIGCONT)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 

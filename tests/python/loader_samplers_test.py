@@ -97,12 +97,14 @@ def numbers(loader, sampler, epoch, batches=None):
     return [batch.tolist() for batch in itertools.islice(iter(loader), batches)]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True, "seeding": "worker"}], ids=str)
-@pytest.mark.parametrize("inside", [False, True], ids=["sampler", "batch_sampler"])
+LANE = {"num_workers": 1, "persistent_workers": True, "seeding": "worker"}
+
+
+@pytest.mark.parametrize("inside, options", [(False, {}), (False, {"num_workers": 2}), (True, {}), (True, LANE)], ids=str)
 @pytest.mark.parametrize("batches", [None, 0, 3, 24])
 @pytest.mark.parametrize("left_early", [False, True], ids=["whole", "left early"])
-def test_the_position_of_a_sampler_costs_no_sample(options, inside, batches, left_early):
-    """A state from an epoch's start is that of a sampler at the end of the epoch before, or in the middle of it."""
+def test_the_position_of_a_sampler_costs_no_sample(inside, options, batches, left_early):
+    """A state from an epoch's start is that of a sampler at the end of the epoch before, or in the middle of it. `inside` a batch sampler, or not."""
     sampler = PositionSampler()
     loader = loader_of(sampler, inside, **options)
     for epoch in range(2):

@@ -203,7 +203,7 @@ from loader_datasets import Numbers, seeded
 import pinfeed
 
 if __name__ == "__main__":
-    loader = pinfeed.DataLoader(Numbers(40), 2, shuffle=True, num_workers=1, generator=seeded(), share="broadcast", group="epochs", group_size=2, timeout=20)
+    loader = pinfeed.DataLoader(Numbers(40), 2, shuffle=True, num_workers=1, generator=seeded(), share="broadcast", group="epochs", group_size=2, timeout=60)
     if len(sys.argv) > 2:
         loader.load_state_dict(pickle.loads(bytes.fromhex(sys.argv[2])))
     print(json.dumps("ready"), flush=True)
@@ -238,7 +238,7 @@ def test_a_member_that_comes_back_in_the_middle_of_an_epoch_is_refused_and_distu
     iterators = [iter(each) for each in loaders]
     begun = at_once(*[lambda each=each: [next(each).tolist() for _ in range(20)] for each in iterators])
     iterators[1].close()  # as if it were killed
-    another = loader(Numbers(400), timeout=5)
+    another = loader(Numbers(400))
     another.load_state_dict(state)
     with pytest.raises(pinfeed.Error, match=r"epoch 1 of group 'g' is under way, at batch \d+, .* Load a state that another member takes when that epoch has ended"):
         next(iter(another))
@@ -274,12 +274,13 @@ def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
 
 
 def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and_again(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(stream, "_GROUP_PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_GROUP_PATIENCE_S", 0.05)
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
-    iterators = [iter(loader(Numbers(400), address=daemon.address, timeout=2)) for _ in range(2)]
+    iterators = [iter(loader(Numbers(400), address=daemon.address)) for _ in range(2)]
     assert at_once(*[lambda each=each: next(each).tolist() for each in iterators]) == [[0, 1]] * 2
     iterators[0].close()
     assert next(iterators[1]).tolist() == [2, 3]
+    iterators[1]._feed._timeout = 1  # as if it were the loader's
     daemon.process.kill()
     daemon.process.wait()
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
