@@ -23,7 +23,8 @@ import pytest
 from conftest import tool
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
-from raw_producer import VALUES, Culprit, Nursery, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
+from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invitation_to, produced_spec, welcomed
+from warm_python import WarmPython
 from withstand import hardship
 
 import pinfeed
@@ -60,23 +61,28 @@ def trainer(host):
 
 @pytest.fixture(scope="module")
 def nursery():
-    running = Nursery()
+    running = WarmPython("import raw_producer; raw_producer.messages()")
     yield running
     running.close()
 
 
 @pytest.fixture
 def culprit(nursery):
-    """culprit(what, *lines) starts a misdeed of raw_producer.py, which hears these lines."""
+    """culprit(what, *lines) starts a misdeed of raw_producer.py. `tells()` returns the next line that it says."""
     started = []
 
     def start(what, *lines):
-        started.append(Culprit(nursery, what, *lines))
-        return started[-1]
+        process = nursery.run(f"import raw_producer; raw_producer.{what}()")
+        started.append(process)
+        process.tells = lambda: process.stdout.readline().strip()
+        process.hear = lambda *lines: (process.stdin.write("".join(f"{line}\n" for line in lines)), process.stdin.flush())
+        process.hear(*lines)
+        return process
 
     yield start
-    for one in started:
-        one.close()
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def used_bytes(daemon):

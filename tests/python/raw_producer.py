@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer written from docs/protocol.md alone, and the misdeeds of some. `Nursery` starts them; they get invitations on stdin.
+"""A producer written from docs/protocol.md alone, and the misdeeds of some, which get invitations on stdin.
 
 A misdeed runs in a process of its own, since the daemon treats what a producer held by whether its process lives. It
 tells what it has come to on stdout, a line each.
 """
-import contextlib
 import mmap
 import os
 import pathlib
@@ -12,9 +11,7 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import traceback
 
 import numpy
 
@@ -343,90 +340,3 @@ def misbehave():
     except ConnectionError:
         tell("after the end: refused")
     await_end()
-
-
-def serve_misdeeds(orders):
-    """Forks a process for each order: a misdeed's name, and the descriptors that are its stdin and stdout. Answers its pid."""
-    messages()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
-    while True:
-        what, fds, _, _ = socket.recv_fds(orders, 64, 2)
-        if not what:
-            return
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            orders.close()
-            for standard, fd in enumerate(fds):
-                os.dup2(fd, standard)
-                os.close(fd)
-            sys.stdin, sys.stdout = open(0), open(1, "w")
-            try:
-                globals()[what.decode()]()
-            except BaseException:
-                traceback.print_exc()
-            os._exit(0)
-        for fd in fds:
-            os.close(fd)
-        orders.send(b"%d" % pid)
-
-
-class Nursery:
-    """A process that forks the culprits, so that each of them need not import numpy and gRPC, and has no descriptor of this process."""
-
-    def __init__(self):
-        self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, pathlib.Path(__file__).resolve(), str(theirs.fileno())]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        theirs.close()
-
-    def close(self):
-        self.orders.close()
-        assert self.process.wait(60) == 0
-
-
-class Culprit:
-    """A process of a misdeed."""
-
-    def __init__(self, nursery, what, *lines):
-        stdin, writer = os.pipe()
-        reader, stdout = os.pipe()
-        socket.send_fds(nursery.orders, [what.encode()], [stdin, stdout])
-        os.close(stdin)
-        os.close(stdout)
-        self._stdin, self._stdout = open(writer, "w"), open(reader)
-        self.pid = int(nursery.orders.recv(64))
-        self._process = os.pidfd_open(self.pid)
-        self.hear(*lines)
-
-    def hear(self, *lines):
-        self._stdin.write("".join(f"{line}\n" for line in lines))
-        self._stdin.flush()
-
-    def tells(self):
-        """The next line that it says."""
-        return self._stdout.readline().strip()
-
-    def send_signal(self, number):
-        signal.pidfd_send_signal(self._process, number)
-
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.send_signal(signal.SIGKILL)
-
-    def wait(self):
-        poll = select.poll()
-        poll.register(self._process, select.POLLIN)
-        assert poll.poll(60000)
-
-    def close(self):
-        self.kill()
-        self.wait()
-        os.close(self._process)
-        self._stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin.close()
-
-
-if __name__ == "__main__":
-    serve_misdeeds(socket.socket(fileno=int(sys.argv[1])))
