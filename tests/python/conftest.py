@@ -14,6 +14,7 @@ import tempfile
 import numpy
 import pytest
 from daemon_process import Daemon
+from warm_python import WarmPython
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR") or ROOT / "build" / "release")
@@ -99,6 +100,14 @@ def nothing_is_left():
         return multiprocessing.active_children()
 
     eventually(left, lambda: not left())
+
+
+@pytest.fixture(scope="session")
+def warm_torch():
+    """Starts programs that have imported torch already: see `WarmPython`."""
+    running = WarmPython("import torch, pinfeed, loader_datasets")
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="session")

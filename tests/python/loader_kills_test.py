@@ -606,9 +606,10 @@ assert seen == list(range(60)), seen
 """
 
 
-def test_a_worker_is_replaced_where_sigchld_is_ignored(host):
-    done = subprocess.run([sys.executable, "-c", IGNORES, host.address], cwd=HERE, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == 0 and "ended; its exit code is not known, because this program ignores SIGCHLD" in done.stderr, done.stderr
+def test_a_worker_is_replaced_where_sigchld_is_ignored(host, warm_torch):
+    program = warm_torch.run(IGNORES, host.address, stderr=True)
+    _, errors = program.communicate()
+    assert program.returncode == 0 and "ended; its exit code is not known, because this program ignores SIGCHLD" in errors, errors
 
 
 def test_a_worker_that_has_ended_is_sent_no_signal_where_sigchld_is_ignored():
@@ -646,9 +647,11 @@ def test_a_forked_child_ends_no_worker_of_its_parent(host):
 # ---- A trainer that is killed or interrupted ----------------------------------------------------------------------------------------
 
 TRAINER = """
-import sys, threading
+import multiprocessing, sys, threading
 import pinfeed
 from loader_datasets import Numbers, slow
+
+multiprocessing.set_forkserver_preload(["torch"])
 
 def begin():
     global iterator
@@ -673,11 +676,9 @@ if __name__ == "__main__":
 class Trainer:
     """A trainer in a session of its own, as in a terminal, and a pidfd of each of its workers."""
 
-    def __init__(self, folder, daemon, method, where="main"):
-        (folder / "trainer.py").write_text(TRAINER)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(HERE)])}
-        command = [sys.executable, "-W", "ignore", folder / "trainer.py", daemon.address, method, where]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    def __init__(self, warm_torch, folder, daemon, method, where="main"):
+        (folder / "trainer.py").write_text(TRAINER)  # which workers that are spawned import
+        self.process = warm_torch.run(TRAINER, daemon.address, method, where, file=folder / "trainer.py", own_session=True, stderr=True)
         self.workers = [os.pidfd_open(int(pid)) for pid in self.process.stdout.readline().split()]
         assert len(self.workers) == 2
 
@@ -693,11 +694,12 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(tmp_path, host):
+def trainer(tmp_path, host, warm_torch, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(HERE)]))
     started = []
 
     def start(*arguments):
-        started.append(Trainer(tmp_path, host, *arguments))
+        started.append(Trainer(warm_torch, tmp_path, host, *arguments))
         return started[-1]
 
     yield start

@@ -184,9 +184,9 @@ def batches(first, behind):
     return [[2 * number, 2 * number + 1] for number in range(first, behind)]
 
 
-def test_a_killed_member_takes_its_workers_along_and_costs_no_batch(daemon):
+def test_a_killed_member_takes_its_workers_along_and_costs_no_batch(daemon, warm_torch):
     here = os.path.dirname(os.path.abspath(__file__))
-    with Member(MEMBER, here) as doomed, Member(MEMBER, here) as survivor:
+    with Member(MEMBER, here, run=warm_torch.run) as doomed, Member(MEMBER, here, run=warm_torch.run) as survivor:
         for member in (doomed, survivor):
             member.begin_reading(50)
         assert [json.loads(member.process.stdout.readline()) for member in (doomed, survivor)] == [batches(0, 50)] * 2
@@ -212,20 +212,20 @@ if __name__ == "__main__":
 """
 
 
-def test_a_member_that_was_killed_comes_back_with_a_state_of_another_one(daemon):
+def test_a_member_that_was_killed_comes_back_with_a_state_of_another_one(daemon, warm_torch):
     def read_epoch(*members):
         for member in members:
             member.begin_reading(1)
         return [json.loads(member.process.stdout.readline()) for member in members]
 
     here = os.path.dirname(os.path.abspath(__file__))
-    with Member(EPOCHS, here) as doomed, Member(EPOCHS, here) as survivor:
+    with Member(EPOCHS, here, run=warm_torch.run) as doomed, Member(EPOCHS, here, run=warm_torch.run) as survivor:
         epochs = [read_epoch(doomed, survivor) for _ in range(2)]
         doomed.process.kill()
         doomed.process.wait()
         doomed.process.stdin.close()
         _, state = epochs[-1][1]
-        with Member(EPOCHS, here, state) as another:
+        with Member(EPOCHS, here, state, run=warm_torch.run) as another:
             epochs += [read_epoch(another, survivor) for _ in range(2)]
     assert all(one == other for (one, _), (other, _) in epochs)
     torchs = torch.utils.data.DataLoader(Numbers(40), 2, shuffle=True, num_workers=1, generator=seeded())

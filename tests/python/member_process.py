@@ -8,11 +8,15 @@ import sys
 import threading
 
 
-class Member:
-    """A process that opens a feed and reads as many batches of it as it is told."""
+def start(program, *arguments):
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def __init__(self, program, *arguments):
-        self.process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+class Member:
+    """A process that opens a feed and reads as many batches of it as it is told. `run` starts it."""
+
+    def __init__(self, program, *arguments, run=start):
+        self.process = run(program, *arguments)
 
     def __enter__(self):
         self.first_word = json.loads(self.process.stdout.readline())
