@@ -544,9 +544,7 @@ def test_a_producer_that_guesses_its_tasks_and_never_reads_is_hung_up_on(trainer
         blind.hear("go on")
     assert told == f"hung up {taken + 1}"
     culprit("good", line_of(client))
-    with pytest.raises(AssertionError, match="no batch came"):
-        client.take(deadline_s=0.3)
-    blind.kill()
+    blind.kill()  # which is waited for by the batches that it was told of; one whose task its socket could not take may be there already
     for number in range(taken, taken + 10):
         batch = client.take()
         assert batch["batch_index"] == number and values_of(client, batch) == [2 * number, 2 * number + 1]
