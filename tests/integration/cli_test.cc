@@ -137,10 +137,10 @@ TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {
   const ProgramResult peek = Run({"peek", "text", "-n", "3"});
   EXPECT_EQ(peek.exit_status, 0) << peek.output;
   EXPECT_THAT(peek.output, HasSubstr("[16, 17, 18, 19, 20, 21, ...]"));
-  const std::string ones = dir_.Write("ones.bin", std::string(16, '\1')).string();
+  const std::string ones = dir_.Write("ones.bin", std::string("\1\1\0\0\1\1\0\0\1\1\0", 12)).string();
   const ProgramResult wide =
       Run({"peek", ones, "--sequence-length", "2", "--stride", "1", "--token-dtype", "uint32"});
-  EXPECT_THAT(wide.output, HasSubstr("[16843009, 16843009]"));
+  EXPECT_THAT(wide.output, HasSubstr("[257, 257]"));
 }
 
 }  // namespace
