@@ -202,7 +202,9 @@ class SeparatedValues final : public SourceReader {
       const std::string quoted = QuotePath(name.text);
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return Fault("the column " + quoted + " has spaces around its name");
-      if (std::holds_alternative<double>(CellOf(name)))
+      const Cell cell = CellOf(name);
+      const auto* const integer = std::get_if<int64_t>(&cell);
+      if (std::holds_alternative<double>(cell) || (integer != nullptr && *integer < 0))
         return Fault(quoted +
                      " in the first row is a number, so that row may be a sample; write names above it, or "
                      "begin that name with a letter");
@@ -338,14 +340,15 @@ class SeparatedValues final : public SourceReader {
     return cell.text;
   }
 
-  // Whether all are numbers: a table without names would lose its first row. 0, 1, 2, ... are names, as
-  // pandas gives them to columns.
+  // Whether all are numbers or empty: a table without names would lose its first row. 0, 1, 2, ... are names,
+  // as pandas gives them to columns.
   static bool LookLikeValues(const std::vector<RawCell>& names) {
+    if (names.front().text.empty()) return false;  // as pandas leaves its index without a name
     bool counted = true;
     for (size_t i = 0; i < names.size(); ++i) {
       const Cell cell = CellOf(names[i]);
+      if (std::holds_alternative<std::string>(cell)) return false;
       const auto* const integer = std::get_if<int64_t>(&cell);
-      if (integer == nullptr && !std::holds_alternative<double>(cell)) return false;
       counted &= integer != nullptr && *integer == static_cast<int64_t>(i);
     }
     return !counted;

@@ -114,6 +114,14 @@ TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
   for (const char* name : {"wide.bin", "int64.bin"})
     EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("set token_dtype to uint32")));
   EXPECT_OK(Open("wide.bin", 8, 0, DType::kUint16));
+  std::vector<int32_t> padded(ids.begin(), ids.end());
+  padded[7] = -1;
+  dir_.Write("padded32.bin", RawBytes(padded));
+  dir_.Write("padded64.bin", RawBytes(std::vector<int64_t>(padded.begin(), padded.end())));
+  for (const char* name : {"padded32.bin", "padded64.bin"})
+    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("(or 65535, as of -1)")));
+  EXPECT_THAT(Open("padded64.bin", 8, 0, DType::kUint32),
+              StatusIs(Code::kInvalidArgument, HasSubstr("suggests 64-bit integers")));
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("wide.bin", 8, 0, DType::kUint32));
   ExpectSamples(*dataset, ids, 8, 8);
 }
@@ -125,11 +133,19 @@ TEST_F(TokensTest, OtherIntegersAreNotTakenForUint32) {
   std::vector<uint32_t> swapped = ids;
   for (uint32_t& id : swapped) id = __builtin_bswap32(id);
   dir_.Write("big_endian.bin", RawBytes(swapped));
+  EXPECT_THAT(Open("big_endian.bin", 8),
+              StatusIs(Code::kInvalidArgument, HasSubstr("halves of big-endian integers")));
   for (const char* name : {"uint16.bin", "big_endian.bin"})
     EXPECT_THAT(
         Open(name, 8, 0, DType::kUint32),
         StatusIs(Code::kInvalidArgument, HasSubstr("which is no tokenizer's id; if its integers are")));
   EXPECT_OK(Open("uint16.bin", 8));
+  std::vector<uint16_t> characters(300);
+  for (uint16_t i = 0; i < characters.size(); ++i) characters[i] = i % 65;
+  dir_.Write("characters.bin", RawBytes(characters));
+  EXPECT_THAT(Open("characters.bin", 8, 0, DType::kUint32),
+              StatusIs(Code::kInvalidArgument, HasSubstr("if its integers are uint16")));
+  EXPECT_OK(Open("characters.bin", 8));
   ids.back() = (1 << 24) - 1;
   dir_.Write("large.bin", RawBytes(ids));
   EXPECT_OK(Open("large.bin", 8, 0, DType::kUint32));
@@ -161,13 +177,20 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   dir_.Write("bzip2.bin", "BZh91AY&SY" + other);
   dir_.Write("xz.bin", "\xfd\x37zXZ" + other + "x");
   dir_.Write("zip.bin", "PK\x03\x04" + other);
-  dir_.Write("torch.bin", "\x80\x02\x8a\x0a" + other);
-  dir_.Write("pickle4.bin", "\x80\x04\x95" + other + "x");
-  dir_.Write("pickle5.bin", "\x80\x05\x95" + other + "x");
   dir_.Write("parquet.bin", "PAR1" + other);
   dir_.Write("arrow.bin", "ARROW1" + other);
   dir_.Write("hdf5.bin", "\x89HDF\r\n\x1a\n" + other);
-  dir_.Write("utf16.bin", "\xff\xfe" + other);
+  dir_.Write("stream.bin", std::string("\xff\xff\xff\xff\x80\2\0\0\x10\0\0\0", 12) + other);
+  dir_.Write("safetensors.bin", std::string("X\0\0\0\0\0\0\0{\"", 10) + other);
+  dir_.Write("litgpt.bin", "LITPKDS" + other + "x");
+  std::u16string wide_text;
+  while (wide_text.size() < 100) wide_text += u"\ufeffOnce upon a time, in K\u00f6ln \U0001f600.\r\n";
+  dir_.Write("utf16.bin", RawBytes(std::vector<uint16_t>(wide_text.begin(), wide_text.end())));
+  for (char16_t& unit : wide_text) unit = __builtin_bswap16(unit);
+  dir_.Write("utf16be.bin", RawBytes(std::vector<uint16_t>(wide_text.begin(), wide_text.end())));
+  std::string latin;
+  while (latin.size() < 2000) latin += "Es war einmal in K\xf6ln.\r\n";
+  dir_.Write("latin1.bin", latin);
   const auto is = [](const char* what) { return StatusIs(Code::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Open("text.bin", 8), is("it is text, not token ids; save the ids of your tokenizer"));
   EXPECT_THAT(Open("wide.bin", 8, 0, DType::kUint32), is("it is text, not token ids"));
@@ -177,12 +200,23 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   EXPECT_THAT(Open("bzip2.bin", 8), is("compressed by bzip2"));
   EXPECT_THAT(Open("xz.bin", 8), is("compressed by xz"));
   EXPECT_THAT(Open("zip.bin", 8), is("a zip archive"));
-  for (const char* name : {"torch.bin", "pickle4.bin", "pickle5.bin"})
-    EXPECT_THAT(Open(name, 8), is("it is a pickle"));
+  for (const char* start : {"\x80\2\x8a\n", "\x80\2]q", "\x80\3]q", "\x80\2}q", "\x80\3}q", "\x80\2c",
+                            "\x80\3c", "\x80\4\x95", "\x80\5\x95"}) {
+    dir_.Write("pickle.bin", start + other);
+    EXPECT_THAT(Open("pickle.bin", 8), is("it is a pickle")) << start;
+  }
   EXPECT_THAT(Open("parquet.bin", 8), is("a Parquet file"));
   EXPECT_THAT(Open("arrow.bin", 8), is("an Arrow file"));
   EXPECT_THAT(Open("hdf5.bin", 8), is("an HDF5 file"));
-  EXPECT_THAT(Open("utf16.bin", 8), is("it is text"));
+  EXPECT_THAT(Open("stream.bin", 8), is("an Arrow stream"));
+  EXPECT_THAT(Open("safetensors.bin", 8), is("a file of safetensors"));
+  EXPECT_THAT(Open("litgpt.bin", 8), is("a packed dataset of lit-gpt"));
+  for (const char* name : {"utf16.bin", "utf16be.bin", "latin1.bin"})
+    EXPECT_THAT(Open(name, 8), is("it is text")) << name;
+  std::vector<uint16_t> marked = Stream<uint16_t>(300);
+  marked.front() = 0xfeff;  // an id
+  dir_.Write("marked.bin", RawBytes(marked));
+  EXPECT_OK(Open("marked.bin", 8));
   for (size_t shift = 0; shift < 4; ++shift) {  // what is looked at ends within a character, mostly
     std::string smiles(shift, '\f');
     while (smiles.size() < 5000) smiles += "\xf0\x9f\x98\x80";
