@@ -83,10 +83,10 @@ class BatchQueue {
   // next completed delivery frees memory for one.
   std::vector<std::shared_ptr<PieceRequest>> TakeRequests() {
     std::vector<std::shared_ptr<PieceRequest>> requests;
-    requests.reserve(unrequested_.size());
     while (!unrequested_.empty()) {
       std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
       if (request == nullptr) break;
+      if (requests.empty()) requests.reserve(unrequested_.size());
       requests.push_back(std::move(request));
       if (unrequested_.front()->all_requested()) unrequested_.pop_front();
     }

@@ -12,9 +12,11 @@ namespace {
 
 constexpr uint32_t kMaxFailuresLoggedPerSecond = 20;
 constexpr size_t kPublishedTogether = 8;
+constexpr uint64_t kSamplesTogether = 8192;
 
 // Set while this thread hands requests of a feed to its producer. Lists of samples are written before that
-// returns, which takes less time than to advance the feed. So it is advanced once for several.
+// returns. A short one takes less time than to advance the feed, so it is advanced once for several: within
+// the last one's Produce, where requests for later batches only queue.
 struct Handing {
   explicit Handing(const Feed& of) : feed(of), outer(std::exchange(current, this)) {}
   ~Handing() { current = outer; }
@@ -152,8 +154,12 @@ void Feed::Do(AfterUnlock after) {
 
 void Feed::Request(BatchCycle::Requests requests) {
   Handing handing(*this);
+  uint64_t samples = 0;  // handed over since the feed was to be advanced
   for (size_t i = 0; i < requests.size(); ++i) {
-    handing.more_follow = i + 1 < requests.size() && (i + 1) % kPublishedTogether != 0;
+    samples += requests[i]->end() - requests[i]->begin();
+    handing.more_follow =
+        i + 1 < requests.size() && (i + 1) % kPublishedTogether != 0 && samples < kSamplesTogether;
+    if (!handing.more_follow) samples = 0;
     parts_.producer->Produce(std::move(requests[i]));
   }
   if (handing.unpublished) ReadReleases();  // the last one was not delivered at once
