@@ -17,13 +17,18 @@ PATIENCE_S = 60
 
 
 def serve(orders):
-    """Starts a program for each order, with the descriptors that come along: stdin, stdout, and maybe stderr. Answers its pid, and later how it ended."""
+    """Starts a program for each order, with the descriptors that come along: stdin, stdout, and maybe stderr. Answers its pid, and later how it ended.
+    Tests may be killed, or leave programs that hang: those that run at the end of the orders are killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal comes here too, and the tests that it ends still give orders
+    running = set()
     while True:
         data, fds, _, _ = socket.recv_fds(orders, 1 << 17, 3)
         if not data:
-            return
+            break
         order = json.loads(data)
         if "ended" in order:
+            running.remove(order["ended"])
             orders.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(order["ended"], 0)[1]))
             continue
         pid = os.fork()
@@ -31,12 +36,16 @@ def serve(orders):
             orders.close()
             become(order, fds)  # what it raises ends the process, as of a program that is run by itself
             return
+        running.add(pid)
         for fd in fds:
             os.close(fd)
         orders.send(b"%d" % pid)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
 
 
 def become(order, fds):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["own_session"]:
         os.setsid()
     for standard, fd in enumerate(fds):
@@ -114,7 +123,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout=PATIENCE_S):
-        """Returns what it still writes to stdout, and to stderr, once it and all processes that have these are gone."""
+        """Returns what it still writes to stdout, and to stderr, once it and all processes that have these are gone. Kills it if that takes longer."""
         with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
         rest, until = {stream: b"" for stream in self._outputs}, time.monotonic() + timeout
@@ -122,6 +131,7 @@ class Program:
         while left:
             ready, _, _ = select.select(left, [], [], max(0, until - time.monotonic()))
             if not ready:
+                self.kill()
                 raise subprocess.TimeoutExpired("python", timeout)
             for stream in ready:
                 data = os.read(stream.fileno(), 1 << 16)
