@@ -389,8 +389,9 @@ class DataLoader(Generic[_Batch]):
             raise Error(
                 Code.FAILED_PRECONDITION,
                 f"{type(self).__name__} is to continue behind batch {batches} of a checkpoint of SpeechBrain, which only torch's iterators do: here the epoch "
-                "would begin anew. Save and load state_dict() by custom_save_hook and custom_load_hook of Checkpointer.add_recoverable, use torch's class, or "
-                "set _speechbrain_recovery_skip_to to None to begin anew",
+                "would begin anew. Use torch's class, or set _speechbrain_recovery_skip_to to None to begin anew. Later checkpoints continue here if they have "
+                "state_dict(): give Checkpointer.add_recoverable a custom_save_hook(loader, path) and a custom_load_hook(loader, path, end_of_epoch), under "
+                'the name that the loader has there ("dataloader-TRAIN" if Brain.fit makes it)',
             )
 
     def _new_iterator(self) -> Iterator[_Batch]:
