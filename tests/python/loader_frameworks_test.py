@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import weakref
@@ -495,6 +496,20 @@ def test_iterators_count_what_they_have_given_by_torchs_name(workers, dataset):
         return [iterator._num_yielded, *((next(iterator, None) is None, iterator._num_yielded) for _ in range(8))]
 
     assert counts(pinfeed.DataLoader) == counts(TorchLoader)  # SpeechBrain saves it
+
+
+class Interrupts(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        signal.raise_signal(signal.SIGINT)
+        yield 0
+
+
+def test_they_count_nothing_that_an_interrupt_has_cost():
+    for kind in (pinfeed.DataLoader, TorchLoader):
+        iterator = iter(kind(Interrupts()))
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert iterator._num_yielded == 0
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)

@@ -255,13 +255,17 @@ class SingleIterator(LoaderIterator):
         super().supersede()
         self._stream = None  # a generator ends here, and may change the dataset
 
+    @property
+    def _num_yielded(self) -> int:
+        return super()._num_yielded if self._stream is None else self._yielded  # counted once the dataset has gone on
+
     def state_dict(self) -> Dict[str, Any]:
         if self._unread is not None:
             return self._epoch.state(self._yielded, self._unread)
         if self._stream is not None and self._pending and self._in_next:  # by a signal handler, or another thread
             raise Error(Code.FAILED_PRECONDITION, "next() has read samples that nobody has got yet: take the state once it has returned")
         stream = None if self._stream is None else self._stream.state()
-        return self._epoch.state(self._yielded - (self._stream is None and self._pending is not None), None if stream is None else saved_stream(stream))
+        return self._epoch.state(self._num_yielded, None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
         if self._draws_order and not self._epoch.drawn.batches:
