@@ -36,7 +36,7 @@ def inputs(tmp_path_factory):
 def run(daemon, inputs, out, *arguments, **environment):
     """(exit status, what was said, results by row and name)."""
     command = [sys.executable, ROOT / "tests" / "gpu" / "peers.py", daemon.address, inputs, out, "--host", "--seconds", "0.3", "--settle", "0.1", "--turns", "1"]
-    command += ["--fed-turns", "1", "--steps", "120", *arguments]
+    command += ["--fed-turns", "1", "--steps", "600", *arguments]
     paths = f"{ROOT / 'tests' / 'bench'}:{os.environ['PYTHONPATH']}"
     done = subprocess.run(
         list(map(str, command)), env={**os.environ, "PYTHONPATH": paths, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
