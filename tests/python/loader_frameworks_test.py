@@ -504,9 +504,16 @@ class Interrupts(torch.utils.data.IterableDataset):
         yield 0
 
 
-def test_they_count_nothing_that_an_interrupt_has_cost():
+def interrupts(samples):
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    "dataset, collate_fn", [(Interrupts(), None), (Sharded(), interrupts), (Numbers(6), interrupts)], ids=["dataset", "collate_fn", "indexed"]
+)
+def test_they_count_nothing_that_an_interrupt_has_cost(dataset, collate_fn):
     for kind in (pinfeed.DataLoader, TorchLoader):
-        iterator = iter(kind(Interrupts()))
+        iterator = iter(kind(dataset, collate_fn=collate_fn))
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
         assert iterator._num_yielded == 0

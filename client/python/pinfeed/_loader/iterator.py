@@ -257,7 +257,7 @@ class SingleIterator(LoaderIterator):
 
     @property
     def _num_yielded(self) -> int:
-        return super()._num_yielded if self._stream is None else self._yielded  # counted once the dataset has gone on
+        return self._yielded - (self._pending is True)
 
     def state_dict(self) -> Dict[str, Any]:
         if self._unread is not None:
@@ -265,7 +265,7 @@ class SingleIterator(LoaderIterator):
         if self._stream is not None and self._pending and self._in_next:  # by a signal handler, or another thread
             raise Error(Code.FAILED_PRECONDITION, "next() has read samples that nobody has got yet: take the state once it has returned")
         stream = None if self._stream is None else self._stream.state()
-        return self._epoch.state(self._num_yielded, None if stream is None else saved_stream(stream))
+        return self._epoch.state(self._yielded - (self._stream is None and self._pending is not None), None if stream is None else saved_stream(stream))
 
     def _next(self) -> Any:
         if self._draws_order and not self._epoch.drawn.batches:
@@ -277,7 +277,7 @@ class SingleIterator(LoaderIterator):
             self._epoch.drawn.all = True
             raise
         self._epoch.drawn.add(number, indices)
-        self._pending = None if self._stream is None else True  # the dataset goes on
+        self._pending = None if self._stream is None else "read"  # the dataset goes on, and then it is True
         try:
             batch = self._load(indices)
         except Exception:
@@ -330,7 +330,7 @@ class SingleIterator(LoaderIterator):
             samples = load(self._recipe, indices)
         else:
             samples = self._fetch(self._stream)
-            self._yielded += 1  # though the rest may raise: the dataset has gone on
+            self._yielded, self._pending = self._yielded + 1, True  # no call. Though the rest may raise: the dataset has gone on
         refuse_encoded(samples, self._recipe.batched)
         try:
             return self._arguments.collate_fn(samples)
