@@ -139,7 +139,11 @@ class Program:
                 if not data:
                     left.remove(stream)
                     stream.close()
-        self.wait(max(0, until - time.monotonic()))
+        try:
+            self.wait(max(0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         return [text.decode(errors="replace") for text in rest.values()]
 
 

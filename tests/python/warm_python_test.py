@@ -32,6 +32,13 @@ def test_a_program_that_takes_too_long_is_killed(warm):
     assert program.wait() == -signal.SIGKILL
 
 
+def test_one_that_does_not_end_behind_its_output_is_killed_too(warm):
+    program = warm.run("import os, signal; os.close(1); signal.pause()")
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.communicate(2)
+    assert program.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("own_session", [False, True])
 def test_no_program_outlives_the_orders(own_session):
     warm = WarmPython("")
@@ -45,8 +52,8 @@ def test_ctrl_c_ends_programs_and_not_what_starts_them():
     code = f"""
 import os, signal
 from warm_python import WarmPython
-signal.signal(signal.SIGINT, signal.SIG_IGN)
 warm = WarmPython("")
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # now: what it starts has not got that from here
 program = warm.run({ENDLESS!r}, stderr=True)
 program.stdout.readline()
 os.killpg(0, signal.SIGINT)
