@@ -390,7 +390,7 @@ class DataLoader(Generic[_Batch]):
                 Code.FAILED_PRECONDITION,
                 f"{type(self).__name__} is to continue behind batch {batches} of a checkpoint of SpeechBrain, which only torch's iterators do: here the epoch "
                 "would begin anew. Use torch's class, or set _speechbrain_recovery_skip_to to None to begin anew. Later checkpoints continue here if they have "
-                "state_dict(): give Checkpointer.add_recoverable a custom_save_hook(loader, path) and a custom_load_hook(loader, path, end_of_epoch), under "
+                "state_dict(): give Checkpointer.add_recoverable a custom_save_hook(loader, path) and a custom_load_hook(loader, path, *others), under "
                 'the name that the loader has there ("dataloader-TRAIN" if Brain.fit makes it)',
             )
 
