@@ -88,10 +88,10 @@ Status CheckWidth(const std::string& object, std::string_view start, std::option
   const std::vector<uint32_t> numbers = NumbersOf<uint32_t>(start);
   const auto largest = LargestOf(numbers, false);
   if (numbers.size() >= kMinNumbers && AreHalves(largest.even, largest.odd)) {
-    return InvalidArgument(
-        object +
-        ": read as uint32, every second number at its beginning is 0, which suggests 64-bit "
-        "integers; save them with numpy.save as an array of uint32, also if these are uint32");
+    return InvalidArgument(object +
+                           ": read as uint32, every second number at its beginning is 0 (or 4294967295, as "
+                           "of -1), which suggests 64-bit integers; save them with numpy.save as an array of "
+                           "uint32, also if these are uint32");
   }
   // Two ids of 16 bits read as one, and an id whose bytes are in the other order, are as large. Not those of
   // an alphabet of bytes, but all their low halves are small.
@@ -140,7 +140,6 @@ Status CheckContent(const std::string& object, std::string_view start) {
       {"version https://git-lfs.", "a pointer of Git LFS in place of the file; fetch it (git lfs pull)"},
       {"\x1f\x8b\x08", "compressed by gzip; uncompress it (gunzip), and open the result"},
       {"\x28\xb5\x2f\xfd", "compressed by zstd; uncompress it (unzstd), and open the result"},
-      {"BZh91AY&SY", "compressed by bzip2; uncompress it (bunzip2), and open the result"},
       {"\xfd\x37zXZ", "compressed by xz; uncompress it (unxz), and open the result"},
       {"PK\x03\x04", "a zip archive, as torch.save writes; save the ids with numpy.save as uint16 or uint32"},
       {"\x80\2\x8a\n", kPickled},  // of torch.save before 1.6
@@ -148,6 +147,8 @@ Status CheckContent(const std::string& object, std::string_view start) {
       {"\x80\3]q", kPickled},
       {"\x80\2}q", kPickled},  // a dict
       {"\x80\3}q", kPickled},
+      {"\x80\2(", kPickled},  // a tuple
+      {"\x80\3(", kPickled},
       {"\x80\2c", kPickled},  // an object, such as an array
       {"\x80\3c", kPickled},
       {"\x80\4\x95", kPickled},
@@ -166,19 +167,24 @@ Status CheckContent(const std::string& object, std::string_view start) {
   const auto has = [&](size_t at, std::string_view bytes) {
     return start.size() >= at && start.substr(at).starts_with(bytes);
   };
+  if (has(0, "BZh") && has(4, "1AY&SY"))  // between them, the level
+    return refuse("compressed by bzip2; uncompress it (bunzip2), and open the result");
   // As Hugging Face's datasets writes: a mark, the length of the schema, and its first offset.
   if (has(0, "\xff\xff\xff\xff") && has(7, std::string_view("\0\x10\0\0\0", 5)))
     return refuse("an Arrow stream; save its column of ids with numpy.save as uint16 or uint32");
   if (has(3, std::string_view("\0\0\0\0\0{\"", 7)))
     return refuse("a file of safetensors; save its tensor of ids with numpy.save as uint16 or uint32");
   if (IsWideText(start)) return refuse(kText);
-  const bool has_controls = std::ranges::any_of(start, [](unsigned char c) { return IsControl(c); });
-  if (start.size() < kMinText || has_controls) return OkStatus();
+  const auto controls = std::ranges::count_if(start, [](unsigned char c) { return IsControl(c); });
+  if (start.size() < kMinText) return OkStatus();
   // In another encoding. Few different bytes may be of an id that is repeated.
   constexpr size_t kMinOtherText = 1024;
   constexpr size_t kMinDifferent = 16;
-  if (start.size() >= kMinOtherText && std::set<char>(start.begin(), start.end()).size() >= kMinDifferent)
+  if (controls == 0 && start.size() >= kMinOtherText &&
+      std::set<char>(start.begin(), start.end()).size() >= kMinDifferent)
     return refuse(kText);
+  // Some separate documents by a control character.
+  if (static_cast<size_t>(controls) * 16 > start.size()) return OkStatus();
   for (size_t cut = 0; cut < 4; ++cut) {  // the last character may be cut
     if (IsUtf8(start.substr(0, start.size() - cut))) return refuse(kText);
   }

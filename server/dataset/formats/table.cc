@@ -347,7 +347,8 @@ class SeparatedValues final : public SourceReader {
     bool counted = true;
     for (size_t i = 0; i < names.size(); ++i) {
       const Cell cell = CellOf(names[i]);
-      if (std::holds_alternative<std::string>(cell)) return false;
+      const bool digits = names[i].text.find_first_not_of("0123456789") == std::string::npos;
+      if (std::holds_alternative<std::string>(cell) && !digits) return false;  // digits: such as 00501
       const auto* const integer = std::get_if<int64_t>(&cell);
       counted &= integer != nullptr && *integer == static_cast<int64_t>(i);
     }

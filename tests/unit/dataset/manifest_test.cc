@@ -473,6 +473,7 @@ TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.csv", "5.1,3.5,setosa\n4.9,3.0,setosa\n", "'5.1' in the first row is a number");
   ExpectFault("t.csv", "-3,7,cat\n4,8,dog\n", "'-3' in the first row is a number");
   ExpectFault("t.csv", "5,,7\n8,9,1\n", "all that it holds are numbers, such as '5'");
+  ExpectFault("t.csv", "00501,3\n10001,4\n", "all that it holds are numbers, such as '00501'");
   ExpectFault("t.csv", "7,99999999999999999999\n8,2\n", "all that it holds are numbers, such as '7'");
   ExpectFault("t.csv", "2019,2020\n7,8\n", "if these are the names, begin one with a letter");
   EXPECT_OK(OpenText("t.csv", "0,1,2\n5,6,8\n"));  // as pandas names columns

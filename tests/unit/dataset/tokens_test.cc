@@ -174,7 +174,10 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   const std::string other = RawBytes(Stream<uint16_t>(300));
   dir_.Write("gzip.bin", "\x1f\x8b\x08" + other + "x");
   dir_.Write("zstd.bin", "\x28\xb5\x2f\xfd" + other);
-  dir_.Write("bzip2.bin", "BZh91AY&SY" + other);
+  dir_.Write("bzip2.bin", "BZh11AY&SY" + other);
+  std::string parts;
+  while (parts.size() < 5000) parts += "Once upon a time, in K\xc3\xb6ln.\x1e";
+  dir_.Write("parts.bin", parts.substr(0, 5000));
   dir_.Write("xz.bin", "\xfd\x37zXZ" + other + "x");
   dir_.Write("zip.bin", "PK\x03\x04" + other);
   dir_.Write("parquet.bin", "PAR1" + other);
@@ -194,6 +197,7 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   const auto is = [](const char* what) { return StatusIs(Code::kInvalidArgument, HasSubstr(what)); };
   EXPECT_THAT(Open("text.bin", 8), is("it is text, not token ids; save the ids of your tokenizer"));
   EXPECT_THAT(Open("wide.bin", 8, 0, DType::kUint32), is("it is text, not token ids"));
+  EXPECT_THAT(Open("parts.bin", 8), is("it is text, not token ids"));
   EXPECT_THAT(Open("pointer.bin", 8), is("git lfs pull"));
   EXPECT_THAT(Open("gzip.bin", 8), is("compressed by gzip"));
   EXPECT_THAT(Open("zstd.bin", 8), is("compressed by zstd"));
@@ -201,7 +205,7 @@ TEST_F(TokensTest, OtherContentsAreNotTakenForIds) {
   EXPECT_THAT(Open("xz.bin", 8), is("compressed by xz"));
   EXPECT_THAT(Open("zip.bin", 8), is("a zip archive"));
   for (const char* start : {"\x80\2\x8a\n", "\x80\2]q", "\x80\3]q", "\x80\2}q", "\x80\3}q", "\x80\2c",
-                            "\x80\3c", "\x80\4\x95", "\x80\5\x95"}) {
+                            "\x80\2(", "\x80\3(", "\x80\3c", "\x80\4\x95", "\x80\5\x95"}) {
     dir_.Write("pickle.bin", start + other);
     EXPECT_THAT(Open("pickle.bin", 8), is("it is a pickle")) << start;
   }
