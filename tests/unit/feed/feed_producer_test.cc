@@ -57,14 +57,16 @@ class ScriptedProducer final : public BatchProducer {
 class FeedProducerTest : public FeedTest {
  protected:
   FeedProducerTest() : FeedTest(Producer::kNative) {}
-  void Open(uint32_t slots, OnBadSample on_bad_sample = OnBadSample::kFail) {
-    FeedSpec spec = Spec(kBatch);
+  void Open(uint32_t slots, OnBadSample on_bad_sample = OnBadSample::kFail, uint32_t batch_size = kBatch) {
+    const uint64_t samples = uint64_t{250} * batch_size;
+    FeedSpec spec = Spec(batch_size);
     spec.order = Order::kSequential;
     spec.on_bad_sample = on_bad_sample;
-    auto layout = BatchLayout::Create({{"data", DType::kInt64, {NumberDataset::kNumbers}}}, kBatch).value();
+    auto layout =
+        BatchLayout::Create({{"data", DType::kInt64, {NumberDataset::kNumbers}}}, batch_size).value();
     auto arena = HostArena::Create(layout, slots, false, pool_).value();
-    auto sampler = Sampler::Create(spec, 1000).value();
-    auto producer = std::make_unique<ScriptedProducer>(1000);
+    auto sampler = Sampler::Create(spec, samples).value();
+    auto producer = std::make_unique<ScriptedProducer>(samples);
     producer_ = producer.get();
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
@@ -81,6 +83,16 @@ class FeedProducerTest : public FeedTest {
       request->Complete(OkStatus());
     }
     EXPECT_TRUE(at_rest_);
+  }
+
+  // Takes a batch of each slot and releases it, before the feed reads the releases.
+  std::vector<BatchDescriptor> TakeAndRelease(uint32_t slots) {
+    std::vector<BatchDescriptor> batches;
+    for (uint32_t i = 0; i < slots; ++i) {
+      const BatchDescriptor& batch = batches.emplace_back(*client_->Next());
+      client_->words().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
+    }
+    return batches;
   }
 
   PieceRequest& Request(size_t index) { return *producer_->requests.at(index); }
@@ -111,11 +123,8 @@ TEST_F(FeedProducerTest, BatchesThatAreFilledAtOnceArePublishedTogether) {
   std::vector<uint64_t> ready;  // before each request
   uint64_t batch = 0;
   const auto release_all = [&] {
-    for (uint32_t i = 0; i < kSlots; ++i, ++batch) {
-      const BatchDescriptor next = *client_->Next();
-      EXPECT_EQ(client_->Ids(next), Expected(*feed_, 0, batch));
-      client_->words().slots[next.slot].generation.store(next.generation, std::memory_order_seq_cst);
-    }
+    for (const BatchDescriptor& next : TakeAndRelease(kSlots))
+      EXPECT_EQ(client_->Ids(next), Expected(*feed_, 0, batch++));
     ready.clear();
     feed_->ReadReleases();
   };
@@ -137,6 +146,22 @@ TEST_F(FeedProducerTest, BatchesThatAreFilledAtOnceArePublishedTogether) {
   EXPECT_EQ(client_->ready(), kSlots - 1);
   FillAndComplete(0);
   EXPECT_EQ(client_->ready(), kSlots);
+  producer_->fills_at_once = {};
+  Close();
+}
+
+TEST_F(FeedProducerTest, BatchesOfManySamplesArePublishedOneByOne) {
+  Open(3, OnBadSample::kFail, 8192);
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(Request(i).Complete(OkStatus()));
+  producer_->requests.clear();
+  std::vector<uint64_t> ready;  // before each request
+  producer_->fills_at_once = [&] {
+    ready.push_back(client_->ready());
+    return true;
+  };
+  TakeAndRelease(3);
+  feed_->ReadReleases();
+  EXPECT_THAT(ready, ElementsAre(0, 1, 2));
   producer_->fills_at_once = {};
   Close();
 }
