@@ -71,9 +71,11 @@ class WarmPython:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
 
-    def run(self, code, *arguments, file=None, own_session=False, stderr=False):
-        """Starts a program, as `python -c`, or as the content of `file`, from which processes that are spawned import it. `stderr`: a pipe too."""
-        return Program(self, {"code": code, "arguments": [*map(str, arguments)], "file": file and str(file), "own_session": own_session}, stderr)
+    def run(self, code, *arguments, file=None, own_session=False, stderr=False, env=None):
+        """Starts a program, as `python -c`, or as the content of `file`, from which processes that are spawned import it. `stderr`: a pipe too. `env`: what
+        differs from this process's environment."""
+        order = {"code": code, "arguments": [*map(str, arguments)], "file": file and str(file), "own_session": own_session}
+        return Program(self, {**order, "environment": {**os.environ, **(env or {})}}, stderr)
 
     def ask(self, order, fds=()):
         socket.send_fds(self.orders, [json.dumps(order).encode()], fds)
@@ -92,13 +94,13 @@ class Program:
         stdin, writer = os.pipe()
         pipes = [os.pipe() for _ in range(1 + stderr)]
         theirs = [stdin, *(end for _, end in pipes)]
-        self.pid = warm.ask({**order, "environment": dict(os.environ)}, theirs)
+        self.pid = warm.ask(order, theirs)
         self._end = os.pidfd_open(self.pid)
         for fd in theirs:
             os.close(fd)
         self.stdin = open(writer, "w")
         self._outputs = [open(reader) for reader, _ in pipes]
-        self.stdout = self._outputs[0]
+        self.stdout, self.stderr = self._outputs[0], self._outputs[-1] if stderr else None
 
     def send_signal(self, number):
         if self.poll() is None:

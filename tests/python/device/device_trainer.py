@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import itertools
 import json
-import multiprocessing.reduction
 import os
 import sys
 import time
@@ -215,31 +214,6 @@ def main():
         began = time.monotonic()
     if fault_at:
         say({"left_s": time.monotonic() - began})
-
-
-class Passed:
-    """Descriptors for a process of multiprocessing's."""
-
-    def __init__(self, fds):
-        self.fds = fds
-
-    def __getstate__(self):
-        return [multiprocessing.reduction.DupFd(fd) for fd in self.fds]
-
-    def __setstate__(self, passed):
-        self.fds = [one.detach() for one in passed]
-
-
-def forked(ends, arguments, env):
-    """`main` as of a process of its own, with these descriptors for 0, 1 and 2."""
-    for number, fd in enumerate(ends.fds):
-        os.dup2(fd, number)
-        os.close(fd)
-    sys.stdin = os.fdopen(0, closefd=False)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv[1:] = arguments
-    main()
 
 
 if __name__ == "__main__":
